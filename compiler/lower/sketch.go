@@ -1,0 +1,114 @@
+package lower
+
+import "ipufarm/protocol/machine"
+
+// Cost is what a sketch says of a recipe: modelled estimates, before placement
+// and scheduling.
+type Cost struct {
+	Cycles      int64 // critical path
+	Compute     int64 // on the tile that ends last
+	Exchange    int64
+	Phases      int
+	Transfers   int64
+	TableBytes  int32 // largest set of rows on a tile
+	Standard    int32 // largest live bytes of a tile that may lie anywhere
+	Interleaved int32 // largest live bytes of a tile that must lie in region 1
+	Live        int32 // largest live bytes of a tile
+}
+
+// Constants of the estimate. The barrier is the measured 240 cycles around a phase
+// (published exchange notes, 237..295 beyond the horizon on a C600); the route is
+// the mean word latency of 65 events and what the first pointer costs.
+const (
+	barrierCycles = 240
+	routeEvents   = 90
+)
+
+// Sketch prices a recipe.
+func Sketch(m *Model, r *Recipe) (*Cost, error) {
+	b, err := build(m, r, true)
+	if err != nil {
+		return nil, err
+	}
+	return b.cost(), nil
+}
+
+func (b *builder) cost() *Cost {
+	c := &Cost{}
+	tiles := b.p.Tiles
+	clock := make([]int64, tiles)
+	compute := make([]int64, tiles)
+	table := make([]int32, tiles)
+	for slot := int32(0); slot < b.p.Slots; slot += 2 {
+		if int(slot/2) < len(b.work) {
+			for t, w := range b.work[slot/2] {
+				clock[t] += int64(w)
+				compute[t] += int64(w)
+			}
+		}
+		l := b.load[slot+1]
+		if l == nil {
+			continue
+		}
+		c.Phases++
+		c.Transfers += l.transfers
+		arrival, events := int64(0), int32(0)
+		for t := range tiles {
+			arrival = max(arrival, clock[t])
+			events = max(events, l.send[t], l.receive[t], l.control[t])
+		}
+		end := arrival + barrierCycles + routeEvents + int64(events)
+		for t := range tiles {
+			clock[t] = arrival
+			if l.send[t]+l.receive[t] > 0 {
+				clock[t] = end
+				table[t] += 8 + 8*l.control[t]
+			}
+		}
+	}
+	last := 0
+	for t := range tiles {
+		if clock[t] > clock[last] {
+			last = t
+		}
+		c.TableBytes = max(c.TableBytes, table[t])
+	}
+	c.Cycles, c.Compute = clock[last], compute[last]
+	c.Exchange = c.Cycles - c.Compute
+	b.live(c)
+	return c
+}
+
+// live finds the largest sums of live buffers over tiles and slots.
+func (b *builder) live(c *Cost) {
+	slots := int(b.p.Slots) + 2
+	change := make([]int32, b.p.Tiles*slots*2)
+	for i := range b.p.Buffers {
+		u := &b.p.Buffers[i]
+		if u.Last < u.First {
+			continue
+		}
+		first, last := max(int(u.First), 0), min(int(u.Last), slots-2)
+		at := (int(u.Tile)*2 + int(u.Class)) * slots
+		change[at+first] += u.Bytes
+		change[at+last+1] -= u.Bytes
+	}
+	for t := range b.p.Tiles {
+		standard, interleaved := change[t*2*slots:][:slots], change[(t*2+1)*slots:][:slots]
+		var s, x int32
+		for i := range slots {
+			s += standard[i]
+			x += interleaved[i]
+			c.Standard = max(c.Standard, s)
+			c.Interleaved = max(c.Interleaved, x)
+			c.Live = max(c.Live, s+x)
+		}
+	}
+}
+
+// Fits reports whether the estimate leaves room for placement: a screen, not a
+// verdict.
+func (c *Cost) Fits(support int32) bool {
+	free := int32(machine.LoadEnd-machine.DataBase) - machine.SupportSize - support
+	return c.Live <= free && c.Interleaved <= machine.LoadEnd-machine.Region1Base
+}

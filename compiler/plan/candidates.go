@@ -1,0 +1,441 @@
+package plan
+
+import (
+	"fmt"
+	"sort"
+
+	"ipufarm/compiler/graph"
+	"ipufarm/compiler/kernel"
+	"ipufarm/compiler/lower"
+	"ipufarm/protocol/program"
+)
+
+// family is a way to plan that differs from the others in layouts, not in a number.
+type family struct {
+	name string
+	// grids keeps the GEMM grids that the family allows.
+	grids func(shape, lower.Grid) bool
+	// whole keeps scores in whole rows where they are made; otherwise they are made
+	// on two-dimensional grids and move to owners of rows.
+	whole bool
+}
+
+// familiesOf lists the families that can hold a model on so many tiles.
+func familiesOf(m *lower.Model, tiles int) []family {
+	any := func(shape, lower.Grid) bool { return true }
+	unsplit := func(s shape, g lower.Grid) bool { return g.K == 1 || s.rowResult || s.panels*s.rows < 16 }
+	tall := func(s shape, g lower.Grid) bool { return g.M == 1 || s.rows > tiles }
+	families := []family{
+		{"free-whole-scores", any, true},
+		{"unsplit-whole-scores", unsplit, true},
+		{"tall-whole-scores", tall, true},
+	}
+	for _, s := range m.Steps {
+		if a := s.Attend; a != nil && (a.Keys > 16 || a.Queries > 16) {
+			families = append(families,
+				family{"free-score-grid", any, false},
+				family{"unsplit-score-grid", unsplit, false},
+				family{"tall-score-grid", tall, false})
+			break
+		}
+	}
+	return families
+}
+
+// shape is a GEMM as the planner sees it.
+type shape struct {
+	rows, panels, inner int // rows, 16-column panels, panels of the contraction
+	grain               int
+	f8                  bool
+	rowResult           bool // the result is gathered as whole rows
+	stationary          bool // the left operand is there already
+	gelu                bool
+}
+
+// cost estimates one GEMM by itself on a grid: bringing the left operand, the
+// kernel, and bringing the partials together, in modelled cycles.
+func (s shape) cost(g lower.Grid, owners int) int64 {
+	r, n, k := ceil(s.rows, g.M), ceil(s.panels, g.N), ceil(s.inner, g.K)
+	c := program.Command{Kind: program.Call, Kernel: program.KernelGEMM}
+	c.Args = [program.CommandArgs]uint32{3: uint32(r), 4: uint32(k), 5: uint32(n)}
+	bytes := 2
+	if s.f8 {
+		c.Args[6], bytes = program.GEMMF8, 1
+	}
+	total := int64(kernel.CommandCycles(&c))
+	const phase = 330
+	if !s.stationary {
+		total += phase + int64(r*k*s.grain*bytes/4)
+	}
+	reduce := func(elements, partials int) int64 {
+		c := program.Command{Kind: program.Call, Kernel: program.KernelReduce}
+		c.Args = [program.CommandArgs]uint32{1: 8, 3: uint32(partials), 5: uint32((elements + 7) &^ 7)}
+		return int64(kernel.CommandCycles(&c))
+	}
+	switch {
+	case s.rowResult:
+		per := ceil(s.rows, owners)
+		elements := per * s.panels * 16
+		total += phase + max(int64(g.K*elements/2), int64(r*n*8)) + reduce(elements, g.K)
+	case g.K > 1:
+		elements := ceil(r*n, g.K) * 16
+		total += phase + int64((g.K-1)*elements/2) + reduce(elements, g.K-1)
+	}
+	if !s.rowResult {
+		elements := r * n * 16
+		if g.K > 1 {
+			elements = ceil(r*n, g.K) * 16
+		}
+		if s.gelu {
+			total += int64(elements) * 90 / 24
+		} else {
+			total += int64(elements) * 18 / 24
+		}
+	}
+	return total
+}
+
+func ceil(a, b int) int { return (a + b - 1) / b }
+
+// grids lists the cheapest grids of a GEMM on at most so many tiles that keep
+// allows, cheapest first. multiple asks that N be a multiple of it.
+func grids(s shape, tiles, multiple, limit int, keep func(shape, lower.Grid) bool) []lower.Grid {
+	type priced struct {
+		g    lower.Grid
+		cost int64
+	}
+	var list []priced
+	for k := 1; k <= min(s.inner, tiles); k++ {
+		if k > 1 && ceil(s.inner, k) == ceil(s.inner, k-1) {
+			continue // no part gets smaller
+		}
+		for m := 1; m <= min(s.rows, tiles/k); m++ {
+			if m > 1 && ceil(s.rows, m) == ceil(s.rows, m-1) {
+				continue
+			}
+			for n := multiple; n <= min(s.panels, tiles/(k*m)); n += multiple {
+				if n > multiple && ceil(s.panels, n) == ceil(s.panels, n-multiple) {
+					continue
+				}
+				g := lower.Grid{M: m, N: n, K: k}
+				if keep(s, g) {
+					list = append(list, priced{g, s.cost(g, max(1, min(tiles, s.rows)))})
+				}
+			}
+		}
+	}
+	sort.Slice(list, func(i, j int) bool {
+		a, b := list[i], list[j]
+		if a.cost != b.cost {
+			return a.cost < b.cost
+		}
+		if a.g.K != b.g.K {
+			return a.g.K < b.g.K
+		}
+		return a.g.M < b.g.M
+	})
+	if len(list) > limit {
+		list = list[:limit]
+	}
+	out := make([]lower.Grid, len(list))
+	for i, p := range list {
+		out[i] = p.g
+	}
+	return out
+}
+
+// candidatesPerGrid is how many grids of a GEMM the descent tries.
+const candidatesPerGrid = 10
+
+func linearShape(n *lower.Linear, rows, cols int, whole bool) shape {
+	s := shape{rows: rows, panels: ceil(cols, 16), grain: 16, rowResult: whole, gelu: n.GELU,
+		stationary: n.In.Op == graph.Input || n.In.Op == graph.Parameter}
+	if n.GEMM.Precision == graph.F8 {
+		s.grain, s.f8 = 32, true
+	}
+	s.inner = ceil(n.Weight.Shape[0], s.grain)
+	return s
+}
+
+// start returns a family's first recipe and the candidates of each step.
+func (f family) start(m *lower.Model, tiles int) (lower.Recipe, [][]lower.Choice) {
+	r := lower.Recipe{Family: f.name, Tiles: tiles, Steps: make([]lower.Choice, len(m.Steps))}
+	candidates := make([][]lower.Choice, len(m.Steps))
+	whole := wholeRows(m)
+	for i, s := range m.Steps {
+		switch {
+		case s.Linear != nil:
+			candidates[i] = f.linear(s.Linear, tiles, whole[s.Linear.Out])
+		case s.Attend != nil:
+			candidates[i] = f.attend(s.Attend, tiles)
+		default:
+			continue
+		}
+		r.Steps[i] = candidates[i][0]
+	}
+	return r, candidates
+}
+
+// wholeRows are the values that somebody reads as whole rows.
+func wholeRows(m *lower.Model) map[*graph.Value]bool {
+	w := map[*graph.Value]bool{m.Graph.Outputs[0]: true}
+	for _, s := range m.Steps {
+		if s.Norm != nil {
+			w[s.Norm.In] = true
+		}
+		if s.Linear != nil && s.Linear.Residual != nil {
+			w[s.Linear.Residual] = true
+		}
+	}
+	return w
+}
+
+func (f family) linear(n *lower.Linear, tiles int, whole bool) []lower.Choice {
+	rows := n.GEMM.Elements() / n.GEMM.Width()
+	s := linearShape(n, rows, n.To-n.From, whole)
+	list := grids(s, tiles, 1, candidatesPerGrid, f.grids)
+	if len(list) == 0 {
+		list = grids(s, tiles, 1, candidatesPerGrid, func(shape, lower.Grid) bool { return true })
+	}
+	var out []lower.Choice
+	for _, g := range list {
+		c := lower.Choice{Grid: &g}
+		if whole {
+			c.Owners = owners(rows, tiles)
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// owners spreads rows over the tiles, at least one row on each.
+func owners(rows, tiles int) *lower.Owners {
+	per := ceil(rows, tiles)
+	return &lower.Owners{PerTile: per, Stride: max(1, tiles/ceil(rows, per))}
+}
+
+// attend lists choices for attention: grids for the three projections on disjoint
+// tiles, and layouts of the products.
+func (f family) attend(a *lower.Attend, tiles int) []lower.Choice {
+	width := ceil(a.Width, 16) * a.Heads // panels
+	shapes := [3]shape{
+		linearShape(a.Q, a.Batch*a.Queries, width*16, false),
+		linearShape(a.K, a.Batch*a.Keys, width*16, false),
+		linearShape(a.V, a.Batch*a.Keys, width*16, false),
+	}
+	// V is made transposed: channels are its rows, keys its columns.
+	v := &shapes[2]
+	v.rows, v.panels = width*16, a.Batch*ceil(a.Keys, 16)
+	work := func(s shape) int { return s.rows * s.panels * s.inner }
+	total := work(shapes[0]) + work(shapes[1]) + work(shapes[2])
+	var share [3]int
+	left := tiles
+	for i, s := range shapes {
+		least := 1
+		if i == 2 {
+			least = a.Batch
+		}
+		share[i] = max(least, tiles*work(s)/total)
+		left -= share[i]
+	}
+	for i := 1; left < 0; i = i%2 + 1 { // rounding up small shares took too many
+		share[i]--
+		left++
+	}
+	share[1] += left / 2
+	var lists [3][]lower.Grid
+	for i, s := range shapes {
+		multiple := 1
+		if i == 2 {
+			multiple = a.Batch
+		}
+		lists[i] = grids(s, share[i], multiple, candidatesPerGrid/2, f.grids)
+		if len(lists[i]) == 0 {
+			lists[i] = grids(s, share[i], multiple, candidatesPerGrid/2, func(shape, lower.Grid) bool { return true })
+		}
+	}
+	products := f.products(a, tiles)
+	first := lower.Choice{Q: &lists[0][0], K: &lists[1][0], V: &lists[2][0], Attend: &products[0]}
+	out := []lower.Choice{first}
+	for i := range products[1:] {
+		c := first
+		c.Attend = &products[1+i]
+		out = append(out, c)
+	}
+	for j := range lists {
+		for i := 1; i < len(lists[j]); i++ {
+			c := first
+			*[]**lower.Grid{&c.Q, &c.K, &c.V}[j] = &lists[j][i]
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// products lists layouts of scores and values for one attention, best guess first.
+func (f family) products(a *lower.Attend, tiles int) []lower.Scores {
+	streams := a.Batch * a.Heads
+	per := max(1, tiles/streams)
+	keys, width := ceil(a.Keys, 16), ceil(a.Width, 16)
+	type priced struct {
+		s    lower.Scores
+		cost int64
+	}
+	var list []priced
+	gemm := func(rows, inner, cols int) int64 {
+		c := program.Command{Kind: program.Call, Kernel: program.KernelGEMM}
+		c.Args = [program.CommandArgs]uint32{3: uint32(rows), 4: uint32(inner), 5: uint32(cols)}
+		return int64(kernel.CommandCycles(&c))
+	}
+	for qm := 1; qm <= min(a.Queries, per); qm++ {
+		if qm > 1 && ceil(a.Queries, qm) == ceil(a.Queries, qm-1) {
+			continue
+		}
+		for qn := 1; qn <= min(keys, per/qm); qn++ {
+			if (qn == 1) != f.whole || qn > 1 && ceil(keys, qn) == ceil(keys, qn-1) {
+				continue
+			}
+			rows := ceil(a.Queries, qm)
+			s := lower.Scores{QM: qm, QN: qn}
+			cost := gemm(rows, width, ceil(keys, qn)) + int64(rows*width*8) + int64(ceil(keys, qn)*width*128)
+			if qn == 1 {
+				cost += softmaxCycles(rows, a.Keys)
+			} else {
+				s.Softmax = min(a.Queries, per)
+				cost += softmaxCycles(ceil(a.Queries, s.Softmax), a.Keys)
+			}
+			list = append(list, priced{s, cost})
+		}
+	}
+	if len(list) == 0 { // too few tiles for a grid: whole rows on one tile
+		list = append(list, priced{lower.Scores{QM: 1, QN: 1}, 0})
+	}
+	sort.SliceStable(list, func(i, j int) bool { return list[i].cost < list[j].cost })
+	if len(list) > 4 {
+		list = list[:4]
+	}
+	var values []priced
+	for pm := 1; pm <= min(a.Queries, per); pm++ {
+		if pm > 1 && ceil(a.Queries, pm) == ceil(a.Queries, pm-1) {
+			continue
+		}
+		for pn := 1; pn <= min(width, per/pm); pn++ {
+			if pn > 1 && ceil(width, pn) == ceil(width, pn-1) {
+				continue
+			}
+			for pk := 1; pk <= min(keys, per/(pm*pn)); pk++ {
+				if pk > 1 && ceil(keys, pk) == ceil(keys, pk-1) {
+					continue
+				}
+				rows, n, k := ceil(a.Queries, pm), ceil(width, pn), ceil(keys, pk)
+				cost := gemm(rows, k, n) + int64(rows*k*8) + int64(k*n*128)
+				part := ceil(rows*n, pk)
+				if pk > 1 {
+					cost += 330 + 282 + int64((pk-1)*part*8) + int64(6*ceil(part*16, 48)*(11+2*(pk-1)))
+				}
+				cost += normaliseCycles(ceil(rows*n, pk*n), n*16)
+				values = append(values, priced{lower.Scores{PM: pm, PN: pn, PK: pk}, cost})
+			}
+		}
+	}
+	sort.SliceStable(values, func(i, j int) bool { return values[i].cost < values[j].cost })
+	if len(values) > 6 {
+		values = values[:6]
+	}
+	var out []lower.Scores
+	for i, s := range list {
+		for j, v := range values {
+			if i > 0 && j > 2 {
+				continue
+			}
+			c := s.s
+			c.PM, c.PN, c.PK = v.s.PM, v.s.PN, v.s.PK
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func softmaxCycles(rows, keys int) int64 {
+	c := program.Command{Kind: program.Call, Kernel: program.KernelSoftmax}
+	c.Args = [program.CommandArgs]uint32{3: uint32(rows), 4: uint32(keys), 5: uint32(ceil(keys, 16) * 16)}
+	return int64(kernel.CommandCycles(&c))
+}
+
+func normaliseCycles(rows, cols int) int64 {
+	c := program.Command{Kind: program.Call, Kernel: program.KernelNormalise}
+	c.Args = [program.CommandArgs]uint32{3: uint32(rows), 4: uint32(cols), 5: program.NormalisePanels}
+	return int64(kernel.CommandCycles(&c))
+}
+
+// classesOf groups the steps that must choose alike: those of equal shape.
+func classesOf(m *lower.Model) [][]int {
+	index := map[string]int{}
+	var out [][]int
+	for i, s := range m.Steps {
+		var key string
+		switch {
+		case s.Linear != nil:
+			n := s.Linear
+			key = fmt.Sprint("linear", n.GEMM.Shape, n.Weight.Shape, n.GELU, n.Residual != nil, n.Position != nil, n.In.Op)
+		case s.Attend != nil:
+			a := s.Attend
+			key = fmt.Sprint("attend", a.Batch, a.Heads, a.Queries, a.Keys, a.Width, a.Q.In.Op)
+		default:
+			continue
+		}
+		if at, ok := index[key]; ok {
+			out[at] = append(out[at], i)
+			continue
+		}
+		index[key] = len(out)
+		out = append(out, []int{i})
+	}
+	return out
+}
+
+// layTiles gives every group of tiles of a recipe its first tile: one after the
+// other, round the device, so that what is resident spreads evenly and neighbours
+// in time rarely share tiles.
+func layTiles(m *lower.Model, r *lower.Recipe) {
+	next := 0
+	take := func(size int) int {
+		at := next
+		next = (next + size) % r.Tiles
+		return at
+	}
+	grid := func(g *lower.Grid) *lower.Grid {
+		if g == nil {
+			return nil
+		}
+		c := *g
+		c.Base = take(c.Size())
+		return &c
+	}
+	home := map[string]int{}
+	for i := range r.Steps {
+		c := &r.Steps[i]
+		c.Grid, c.Q, c.K, c.V = grid(c.Grid), grid(c.Q), grid(c.K), grid(c.V)
+		if c.Attend != nil {
+			s, streams := *c.Attend, m.Steps[i].Attend.Batch*m.Steps[i].Attend.Heads
+			s.ScoreBase = take(streams * s.QM * s.QN)
+			if s.Softmax > 0 {
+				s.SoftmaxBase = take(streams * s.Softmax)
+			}
+			s.ValueBase = take(streams * s.PM * s.PN * s.PK)
+			c.Attend = &s
+		}
+		if c.Owners != nil {
+			// Rows of equal shape stay where they were: a residual is added in place.
+			o := *c.Owners
+			key := fmt.Sprint(m.Steps[i].Linear.GEMM.Shape)
+			base, ok := home[key]
+			if !ok {
+				base = take(1)
+				home[key] = base
+			}
+			o.Base = base
+			c.Owners = &o
+		}
+	}
+}
