@@ -1,0 +1,90 @@
+package reference
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"testing"
+)
+
+// TestMultiply compares panels and blocks with the definition, bit for bit.
+func TestMultiply(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	for _, s := range [][3]int{{1, 1, 1}, {3, 5, 7}, {2, innerBlock, 8}, {5, innerBlock + 1, 9}, {17, 2*innerBlock + 3, 33}} {
+		rows, inner, columns := s[0], s[1], s[2]
+		a, w := make([]float32, rows*inner), make([]float32, inner*columns)
+		for i := range a {
+			a[i] = float32(r.NormFloat64())
+		}
+		for i := range w {
+			w[i] = float32(r.NormFloat64())
+		}
+		transposed := make([]float32, len(w))
+		for k := range inner {
+			for n := range columns {
+				transposed[n*inner+k] = w[k*columns+n]
+			}
+		}
+		for name, b := range map[string]right{"pack": pack(w, inner, columns), "packTransposed": packTransposed(transposed, inner, columns)} {
+			out := make([]float32, rows*columns)
+			b.multiply(out, a)
+			for i, got := range out {
+				var want float32
+				for k := range inner {
+					want += float32(a[i/columns*inner+k] * w[k*columns+i%columns])
+				}
+				if got != want {
+					t.Fatalf("%s %v: element %d is %v, want %v", name, s, i, got, want)
+				}
+			}
+		}
+	}
+}
+
+func TestExp(t *testing.T) {
+	worst := 0.0
+	check := func(x float64) {
+		want := math.Exp(x)
+		if d := math.Abs(exp(x)-want) / want; want > 1e-300 && d > worst {
+			worst = d
+		}
+	}
+	r := rand.New(rand.NewPCG(1, 1))
+	for range 200000 {
+		check(r.NormFloat64() * 10)
+		check(-r.Float64() * 690)
+	}
+	if t.Logf("largest relative error %.2g", worst); worst > 4e-16 {
+		t.Errorf("relative error %g", worst)
+	}
+	for x, want := range map[float64]float64{0: 1, math.Inf(-1): 0, math.Inf(1): math.Inf(1), -800: 0, 800: math.Inf(1)} {
+		if got := exp(x); got != want {
+			t.Errorf("exp(%v) = %v, want %v", x, got, want)
+		}
+	}
+	if got := exp(math.NaN()); got == got {
+		t.Errorf("exp(NaN) = %v", got)
+	}
+}
+
+func TestParallelCoversEveryPiece(t *testing.T) {
+	for _, n := range []int{0, 1, 7, 8, 9, 1000} {
+		seen := make([]int32, n)
+		err := parallel(context.Background(), n, 8, func(lo, hi int) {
+			if lo%8 != 0 || hi-lo > 8 {
+				t.Errorf("piece [%d, %d)", lo, hi)
+			}
+			for i := lo; i < hi; i++ {
+				seen[i]++
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, s := range seen {
+			if s != 1 {
+				t.Fatalf("n %d: %d was visited %d times", n, i, s)
+			}
+		}
+	}
+}
