@@ -17,7 +17,7 @@ import (
 
 // Sizes of the structs of the schema, in 8-byte words.
 const (
-	applicationWords  = 2 + 11
+	applicationWords  = 2 + 12
 	segmentWords      = 2 + 1
 	tileImageWords    = 2 + 1
 	regionSliceWords  = 3
