@@ -160,7 +160,7 @@ var table = [program.KernelCount]Row{
 		Name: "softmax", Code: 1536, cycles: softmax, check: checkSoftmax,
 		Limits: []Limit{limit(Rows, 1), limit(Keys, 1), {Dim: Padded, Multiple: 1, Optional: true}},
 		Forms: []Form{
-			{"F16 row-major rows, out F16, sums F32; p = q(padded/16)", "222 + 6 q(rows/6) (37 + 41 p)", Restated, softmaxNotes},
+			{"F16 row-major rows, out F16, sums F32; p = q(padded/16) panels", "222 + 6 q(rows/6) (37 + 41 p + 17 if padded)", Restated, softmaxNotes},
 			{"the same with rows in three segments, keys ≥ 128, if faster", "408 + 6 q(rows/2) (41 q(p/3) + 123) + 126 q(rows/6)", Restated, softmaxNotes},
 		},
 		Operands: operands(in("in", 0), out("out", 1), out("sums", 2)),
