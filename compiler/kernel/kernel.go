@@ -205,6 +205,9 @@ func (g *Geometry) set(o Option) bool {
 	return [...]bool{g.Precision != F16, g.StandardWeights, g.Packed, g.F8Out, g.GELU, g.AddA, g.AddB, g.Panels}[o]
 }
 
+// NotUsed is what a GeometryError accepts of a field that the kernel does not have.
+const NotUsed = "not used by this kernel"
+
 // GeometryError says which length or option a kernel does not accept.
 type GeometryError struct {
 	Kernel string
@@ -251,12 +254,12 @@ func (r *Row) Check(g Geometry) error {
 	}
 	for d := range Dims {
 		if !used[d] && g.Get(d) != 0 {
-			return &GeometryError{r.Name, d.String(), fmt.Sprint(g.Get(d)), "not used by this kernel"}
+			return &GeometryError{r.Name, d.String(), fmt.Sprint(g.Get(d)), NotUsed}
 		}
 	}
 	for o := range Options {
 		if g.set(o) && !r.Takes(o) {
-			return &GeometryError{r.Name, o.String(), "set", "not used by this kernel"}
+			return &GeometryError{r.Name, o.String(), "set", NotUsed}
 		}
 	}
 	if r.check != nil {
