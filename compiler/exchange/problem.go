@@ -1,4 +1,23 @@
+// Package exchange schedules one exchange phase: it decides at which event each
+// transfer leaves, so that every word meets its receiver's mux and pointer at
+// the right time, and writes the rows that make it so.
+//
+//	p.Check()            is it a parallel copy at all?
+//	Solve(p)             start events (list scheduling on per-tile timelines)
+//	Encode(p, schedule)  instruction words for every tile
+//	Verify(p, rows)      decode the words again and prove that they do p
+//
+// The fabric is modelled as non-blocking: only the one send stream and the one
+// receive stream of each tile, and its SRAM elements, limit a phase. Rules,
+// latencies and encodings come from the exchange instruction reference and the
+// topology tables of a published C600 bring-up (July to September 2026), whose
+// rows were produced by SDK tools and replayed on a card.
 package exchange
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+)
 
 // Receiver is one destination of a transfer: a logical tile and a byte address
 // in its SRAM, a multiple of 4.
@@ -24,4 +43,42 @@ type Problem struct {
 	Tiles     int
 	Transfers []Transfer
 	Receivers []Receiver
+}
+
+// receivers returns the receivers of transfer t.
+func (p *Problem) receivers(t int32) []Receiver {
+	x := &p.Transfers[t]
+	return p.Receivers[x.First : x.First+x.Count]
+}
+
+// Digest names the problem: equal digests mean equal problems, transfer by
+// transfer, and so equal schedules.
+func (p *Problem) Digest() [32]byte {
+	h := sha256.New()
+	buf := make([]byte, 0, 1<<16)
+	flush := func(room int) {
+		if len(buf)+room > cap(buf) {
+			h.Write(buf)
+			buf = buf[:0]
+		}
+	}
+	word := func(x uint32) { buf = binary.LittleEndian.AppendUint32(buf, x) }
+	buf = append(buf, "exchange problem 1\n"...)
+	word(uint32(p.Tiles))
+	word(uint32(len(p.Transfers)))
+	for t := range p.Transfers {
+		x := &p.Transfers[t]
+		flush(16)
+		word(uint32(x.Source))
+		word(x.Address)
+		word(uint32(x.Words))
+		word(uint32(x.Count))
+		for _, r := range p.receivers(int32(t)) {
+			flush(8)
+			word(uint32(r.Tile))
+			word(r.Address)
+		}
+	}
+	h.Write(buf)
+	return [32]byte(h.Sum(nil))
 }
