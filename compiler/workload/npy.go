@@ -192,7 +192,7 @@ func (s *scanner) cOrder() error {
 	case s.accept("False"):
 		return nil
 	case s.accept("True"):
-		return errors.New("Fortran order; C order is accepted")
+		return errors.New("elements in Fortran order; C order is accepted")
 	}
 	return fmt.Errorf("fortran_order %.20q, want True or False", s.text)
 }
