@@ -202,11 +202,43 @@ func schedule(ctx context.Context, p *lower.Program, addresses []uint32, progres
 			return nil, fmt.Errorf("phase %d: %w", i, err)
 		}
 	}
-	c.Exact = exact(p, c.Schedules)
-	for t := range p.Tiles {
+	c.score()
+	return c, nil
+}
+
+// score computes what the schedules and rows cost.
+func (c *Compiled) score() {
+	c.Exact = exact(c.Program, c.Schedules)
+	for t := range c.Program.Tiles {
 		c.Exact.TableBytesMax = max(c.Exact.TableBytesMax, assemble.TableBytes(c.Rows, t))
 	}
-	return c, nil
+}
+
+// rows encodes schedules that were made elsewhere and reads the horizons back from
+// the encoded rows, so that nothing that a file says of them is believed.
+func (c *Compiled) rows(sram int32) error {
+	placed := &assemble.Placed{Program: c.Program, Addresses: c.Addresses}
+	c.Rows = make([]*exchange.Rows, len(c.Schedules))
+	for i, s := range c.Schedules {
+		var err error
+		if c.Rows[i], err = exchange.Encode(placed.Problem(&c.Program.Phases[i]), s); err != nil {
+			return fmt.Errorf("phase %d: %w", i, err)
+		}
+		s.TileHorizon = make([]int32, c.Program.Tiles)
+		for t := range s.TileHorizon {
+			if w := c.Rows[i].Tile[t].Words; w != nil {
+				row, err := machine.DecodeRow(w)
+				if err != nil {
+					return fmt.Errorf("phase %d, tile %d: %w", i, t, err)
+				}
+				s.TileHorizon[t] = row.Horizon
+				s.Horizon = max(s.Horizon, row.Horizon)
+			}
+		}
+	}
+	c.score()
+	c.Exact.SRAMBytesPeak = sram
+	return nil
 }
 
 // Events around a row: from the last arrival at the barrier to event 0, and from the

@@ -13,10 +13,10 @@ import (
 type builder struct {
 	p      *Program
 	sketch bool
-	work   [][]int32         // compute slot/2 -> cycles of each tile
-	load   map[int32]*load   // exchange slot -> endpoint loads
-	phases map[int32]*Phase  // exchange slot -> phase
-	runs   []run             // scratch of local copies
+	work   [][]int32        // compute slot/2 -> cycles of each tile
+	load   map[int32]*load  // exchange slot -> endpoint loads
+	phases map[int32]*Phase // exchange slot -> phase
+	runs   []run            // scratch of local copies
 }
 
 // load is what a sketch knows of a phase: events of each endpoint.

@@ -1,6 +1,11 @@
 package lower
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+
+	"ipufarm/protocol/machine"
+)
 
 // Recipe is the choices of one finalist, small enough to print. Lowering it again
 // anywhere gives the same program.
@@ -9,6 +14,72 @@ type Recipe struct {
 	// Tiles is the number of tiles the recipe was planned for.
 	Tiles int      `json:"tiles"`
 	Steps []Choice `json:"steps"` // one for each step of the model
+}
+
+// Check reports whether a recipe, which may come from another process, decides
+// every step of a model with numbers that lowering can work with.
+func (r *Recipe) Check(m *Model) error {
+	if r.Tiles < 1 || r.Tiles > machine.Tiles {
+		return fmt.Errorf("recipe: %d tiles, 1 to %d are accepted", r.Tiles, machine.Tiles)
+	}
+	if len(r.Steps) != len(m.Steps) {
+		return fmt.Errorf("recipe: %d steps, the model has %d", len(r.Steps), len(m.Steps))
+	}
+	for i := range r.Steps {
+		if err := r.Steps[i].check(&m.Steps[i], r.Tiles); err != nil {
+			return fmt.Errorf("recipe: step %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func (c *Choice) check(s *Step, tiles int) error {
+	grid := func(name string, g *Grid, rows, panels, inner, multiple int) error {
+		switch {
+		case g == nil:
+			return fmt.Errorf("no %s", name)
+		case g.M < 1 || g.N < 1 || g.K < 1 || g.Base < 0 || g.Base >= tiles || g.M > tiles || g.N > tiles || g.K > tiles || g.Size() > tiles:
+			return fmt.Errorf("%s %v does not fit %d tiles", name, g, tiles)
+		case g.M > rows || g.N > panels || g.K > inner || g.N%multiple != 0:
+			return fmt.Errorf("%s %v for %d rows, %d column panels (in parts of %d) and %d contraction panels", name, g, rows, panels, multiple, inner)
+		}
+		return nil
+	}
+	inner := func(n *Linear) int {
+		g := int(grainOf(n.GEMM))
+		return (n.Weight.Shape[0] + g - 1) / g
+	}
+	if n := s.Linear; n != nil {
+		if o := c.Owners; o != nil && (o.PerTile < 1 || o.Stride < 1 || o.Stride > tiles || o.Base < 0 || o.Base >= tiles || (rowsOf(n.GEMM)+o.PerTile-1)/o.PerTile > tiles) {
+			return fmt.Errorf("owners %+v for %d rows on %d tiles", *o, rowsOf(n.GEMM), tiles)
+		}
+		return grid("grid", c.Grid, rowsOf(n.GEMM), (n.To-n.From+15)/16, inner(n), 1)
+	}
+	a, o := s.Attend, c.Attend
+	if a == nil {
+		return nil
+	}
+	width, keys := pad16(a.Width)/16, pad16(a.Keys)/16
+	err := errors.Join(
+		grid("grid of Q", c.Q, rowsOf(a.Q.GEMM), a.Heads*width, inner(a.Q), 1),
+		grid("grid of K", c.K, rowsOf(a.K.GEMM), a.Heads*width, inner(a.K), 1),
+		grid("grid of V", c.V, a.Heads*width*16, a.Batch*keys, inner(a.V), a.Batch))
+	if err != nil || o == nil {
+		return errors.Join(err, missingIf(o == nil, "score layout"))
+	}
+	within := func(v, high int) bool { return v >= 1 && v <= high }
+	if !within(o.QM, a.Queries) || !within(o.QN, keys) || !within(o.PM, a.Queries) || !within(o.PN, width) || !within(o.PK, keys) ||
+		o.QN > 1 && !within(o.Softmax, a.Queries) || min(o.ScoreBase, o.SoftmaxBase, o.ValueBase) < 0 {
+		return fmt.Errorf("score layout %+v for %d queries, %d key panels and %d channel panels", *o, a.Queries, keys, width)
+	}
+	return nil
+}
+
+func missingIf(missing bool, what string) error {
+	if missing {
+		return errors.New("no " + what)
+	}
+	return nil
 }
 
 // Choice is what a recipe decides for one step: Grid for a linear step; Q, K, V
