@@ -41,6 +41,50 @@ func TestMultiply(t *testing.T) {
 	}
 }
 
+// TestFastIsPlain compares the two versions of the inner loop, bit for bit, on
+// values of all sizes, subnormal sums and infinities among them.
+func TestFastIsPlain(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 2))
+	value := func() float32 { return float32(math.Ldexp(r.NormFloat64(), r.IntN(140)-100)) }
+	for range 300 {
+		rows, inner := 1+r.IntN(35), 1+r.IntN(70)
+		stride := inner + r.IntN(5)
+		a, panel := make([]float32, rows*stride), make([]float32, inner*panelColumns)
+		for i := range a {
+			a[i] = value()
+		}
+		for i := range panel {
+			panel[i] = value()
+		}
+		got := make([]float32, rows*panelColumns)
+		for i := range got {
+			got[i] = value()
+		}
+		want := append([]float32(nil), got...)
+		from := stride - inner // as after an earlier block of k
+		accumulate(got, a[from:], stride, panel)
+		plain(want, a[from:], stride, panel)
+		for i := range want {
+			if math.Float32bits(got[i]) != math.Float32bits(want[i]) && (got[i] == got[i] || want[i] == want[i]) {
+				t.Fatalf("%d rows, inner %d: sum %d is %v, want %v", rows, inner, i, got[i], want[i])
+			}
+		}
+	}
+}
+
+func BenchmarkAccumulate(b *testing.B) {
+	const rows = 32
+	sums, a, panel := make([]float32, rows*panelColumns), make([]float32, rows*innerBlock), make([]float32, innerBlock*panelColumns)
+	for name, f := range map[string]func(sums, a []float32, stride int, panel []float32){"fast": accumulate, "plain": plain} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				f(sums, a, innerBlock, panel)
+			}
+			b.ReportMetric(float64(b.N)*2*rows*innerBlock*panelColumns/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+		})
+	}
+}
+
 func TestExp(t *testing.T) {
 	worst := 0.0
 	check := func(x float64) {

@@ -72,8 +72,15 @@ func (b right) multiply(out, a []float32) {
 
 // accumulate adds to each row of eight sums the products of the row of a, which
 // begins at a multiple of stride, with the rows of eight of a panel, in order.
-// A faster version must round every product and every sum to F32, as this one.
 func accumulate(sums, a []float32, stride int, panel []float32) {
+	if done := fast(sums, a, stride, panel); done*panelColumns < len(sums) {
+		plain(sums[done*panelColumns:], a[done*stride:], stride, panel)
+	}
+}
+
+// plain is accumulate in Go: any faster version must round every product and
+// every sum to F32, as this one does on every machine.
+func plain(sums, a []float32, stride int, panel []float32) {
 	inner := len(panel) / panelColumns
 	for r := range len(sums) / panelColumns {
 		s := (*[panelColumns]float32)(sums[r*panelColumns:])
