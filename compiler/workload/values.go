@@ -175,13 +175,13 @@ func Inputs(g *graph.Graph, o Options) (map[string]graph.Tensor, error) {
 }
 
 // each makes the tensor of every value, several at a time.
-func each(values []*graph.Value, make1 func(*graph.Value) (graph.Tensor, error)) (map[string]graph.Tensor, error) {
+func each(values []*graph.Value, produce func(*graph.Value) (graph.Tensor, error)) (map[string]graph.Tensor, error) {
 	tensors := make([]graph.Tensor, len(values))
 	var group errgroup.Group
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for i, v := range values {
 		group.Go(func() (err error) {
-			tensors[i], err = make1(v)
+			tensors[i], err = produce(v)
 			return err
 		})
 	}
