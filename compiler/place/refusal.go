@@ -43,6 +43,8 @@ type Refusal struct {
 	// LargestHole is the longest free stretch, in bytes: of an empty tile if Kind
 	// is Capacity, otherwise of what Request saw in the furthest attempt.
 	LargestHole int64
+
+	confined string // Capacity: what the live buffers have in common
 }
 
 func (r *Refusal) Error() string {
@@ -52,8 +54,8 @@ func (r *Refusal) Error() string {
 	}
 	switch r.Kind {
 	case Capacity:
-		return fmt.Sprintf("place: %s%s: %d bytes of %d buffers are live at step %d and %d are free (largest: buffer %d)",
-			tile, r.Kind, r.BytesNeeded, len(r.Live), r.Step, r.BytesFree, r.Request)
+		return fmt.Sprintf("place: %s%s: %d bytes in %d buffers%s are live at step %d and %d are free (largest: buffer %d)",
+			tile, r.Kind, r.BytesNeeded, len(r.Live), r.confined, r.Step, r.BytesFree, r.Request)
 	case Fragmentation:
 		return fmt.Sprintf("place: %s%s: no arrangement leaves a hole for the %d bytes of buffer %d (step %d: %d live buffers, %d bytes free, largest hole %d)",
 			tile, r.Kind, r.BytesNeeded, r.Request, r.Step, len(r.Live), r.BytesFree, r.LargestHole)
@@ -66,6 +68,7 @@ func (r *Refusal) Error() string {
 // section k that the domain does not have.
 func (s *Solver) refuseCapacity(d, k int, live int64) *Refusal {
 	r := &Refusal{Kind: Capacity, Tile: -1, Step: s.steps[k], BytesNeeded: live, BytesFree: int64(s.capacity[d]), LargestHole: int64(s.largest[d])}
+	r.confined = [domains]string{inRegion1: " that must lie in region 1", inResident: " that must stay out of the host aperture"}[d]
 	largest := uint32(0)
 	for i := range s.size {
 		if int(s.dom[i]) > d || s.first[i] > r.Step || s.last[i] < r.Step {

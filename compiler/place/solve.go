@@ -132,7 +132,27 @@ func (s *Solver) Reset(p *Problem) error {
 	s.addr = resize(s.addr, n)
 	s.loadSeparations()
 	s.loadFree()
+	s.confine()
 	return nil
+}
+
+// confine moves standard requests that no free range of region 0 can hold to the
+// domain of region 1, where they have to go: the live-byte bound of that region
+// then counts them.
+func (s *Solver) confine() {
+	var longest [domains]uint32
+	for d := range s.free {
+		for _, r := range s.free[d] {
+			if r.Start < machine.Region0End {
+				longest[d] = max(longest[d], r.End-r.Start)
+			}
+		}
+	}
+	for i, d := range s.dom {
+		if s.size[i] > longest[d] {
+			s.dom[i] = inRegion1
+		}
+	}
 }
 
 func domainOf(r *Request) uint8 {
@@ -470,8 +490,8 @@ func validate(p *Problem) error {
 	for i := range p.Requests {
 		r := &p.Requests[i]
 		switch {
-		case r.Bytes <= 0 || r.Bytes > machine.MemorySize:
-			return fmt.Errorf("place: request %d (buffer %d): %d bytes; 1 to %d are accepted", i, r.ID, r.Bytes, machine.MemorySize)
+		case r.Bytes <= 0:
+			return fmt.Errorf("place: request %d (buffer %d): %d bytes; at least 1 is accepted", i, r.ID, r.Bytes)
 		case r.Align < 4 || r.Align > machine.Element1Size || r.Align&(r.Align-1) != 0:
 			return fmt.Errorf("place: request %d (buffer %d): alignment %d; powers of two from 4 to %d are accepted", i, r.ID, r.Align, machine.Element1Size)
 		case r.First > r.Last:
