@@ -14,7 +14,8 @@ const (
 // A tile without a row leaves with the last arrival (assumed: its ANS does not
 // wait for the rows of others).
 
-// pass moves a tile's clock over a barrier whose last arrival was at cycle last.
+// pass moves a tile's clock over a barrier whose last arrival was at cycle last. A
+// tile without a row has horizon 0.
 func (t *tile) pass(last uint64, active bool, horizon int32, sampling bool) {
 	end := last
 	if active {
@@ -23,8 +24,8 @@ func (t *tile) pass(last uint64, active bool, horizon int32, sampling bool) {
 	if sampling {
 		t.samples = append(t.samples, sample{t.clock, end})
 	}
-	t.spent.Synchronization += last - t.clock
-	t.spent.Exchange += end - last
+	t.spent.Exchange += uint64(horizon)
+	t.spent.Synchronization += end - t.clock - uint64(horizon)
 	t.clock = end
 	t.next++
 }

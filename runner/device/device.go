@@ -66,8 +66,8 @@ type Result struct {
 // Kinds are the modelled cycles of one tile by what it did.
 type Kinds struct {
 	Compute         uint64 // kernels
-	Exchange        uint64 // from the last arrival at a barrier to the end of the tile's row
-	Synchronization uint64 // waiting for the last arrival
+	Exchange        uint64 // events of exchange rows
+	Synchronization uint64 // waiting at barriers, entering and leaving rows
 }
 
 // Phase is what happened in one exchange.
@@ -250,11 +250,11 @@ func (d *Device) execute(ctx context.Context, r *Result) error {
 	return nil
 }
 
-// latest returns the tile whose clock is furthest, of several the lowest id.
+// latest returns the tile whose clock is furthest, of several the lowest logical id.
 func (d *Device) latest() *tile {
 	last := d.tiles[0]
 	for _, t := range d.tiles {
-		if t.clock > last.clock {
+		if t.clock > last.clock || t.clock == last.clock && t.logical < last.logical {
 			last = t
 		}
 	}

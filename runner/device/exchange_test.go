@@ -118,7 +118,7 @@ func TestBarrier(t *testing.T) {
 	if want := fill + 120 + horizon + 120; r.Cycles != want {
 		t.Errorf("%d cycles, want %d", r.Cycles, want)
 	}
-	if want := (device.Kinds{Exchange: 240 + horizon, Synchronization: fill}); r.ByKind != want || r.CriticalTile != 53 {
+	if want := (device.Kinds{Exchange: horizon, Synchronization: fill + 240}); r.ByKind != want || r.CriticalTile != 53 {
 		t.Errorf("tile %d spent %+v, want %+v", r.CriticalTile, r.ByKind, want)
 	}
 	if p := r.Phases[0]; p.FirstArrival != 0 || p.LastArrival != fill || p.Label != 9 {
