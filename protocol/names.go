@@ -85,7 +85,7 @@ func TaskQueue(class string, priority int) Queue {
 		Stream:   StreamTasks,
 		Consumer: fmt.Sprintf("tasks-%s-%d", class, priority),
 		Filter:   fmt.Sprintf("farm.v1.t.%s.%d.*", class, priority),
-		Bell:     "farm.v1.bell.t." + class,
+		Bell:     fmt.Sprintf("farm.v1.bell.t.%s.%d", class, priority),
 	}
 }
 
@@ -95,7 +95,7 @@ func RunQueue(class, device string) Queue {
 		Stream:   StreamRuns,
 		Consumer: fmt.Sprintf("runs-%s-%s", class, device),
 		Filter:   fmt.Sprintf("farm.v1.r.%s.%s.*", class, device),
-		Bell:     "farm.v1.bell.r." + class,
+		Bell:     fmt.Sprintf("farm.v1.bell.r.%s.%s", class, device),
 	}
 }
 
