@@ -17,6 +17,7 @@ type builder struct {
 	load   map[int32]*load  // exchange slot -> endpoint loads
 	phases map[int32]*Phase // exchange slot -> phase
 	runs   []run            // scratch of local copies
+	first  int32            // number of the first own buffer; lower ones belong to the sketch that a window starts from
 }
 
 // load is what a sketch knows of a phase: events of each endpoint.
@@ -42,17 +43,17 @@ func (b *builder) buffer(tile, bytes, align int32, class place.Class) int32 {
 	b.p.Buffers = append(b.p.Buffers, Buffer{
 		Tile: tile, Bytes: (bytes + 7) &^ 7, Align: align, Class: class, First: 1 << 30, Last: -1,
 	})
-	return int32(len(b.p.Buffers) - 1)
+	return b.first + int32(len(b.p.Buffers)-1)
 }
 
 // touch makes a buffer live in a slot.
 func (b *builder) touch(r Ref, slot int32) {
-	if r.Buffer < 0 {
+	b.p.Slots = max(b.p.Slots, slot+1)
+	if r.Buffer < b.first {
 		return
 	}
-	u := &b.p.Buffers[r.Buffer]
+	u := &b.p.Buffers[r.Buffer-b.first]
 	u.First, u.Last = min(u.First, slot), max(u.Last, slot)
-	b.p.Slots = max(b.p.Slots, slot+1)
 }
 
 // call adds a kernel call to a tile's compute slot. Reads and writes are the same
@@ -110,7 +111,10 @@ const forever = 1 << 29
 
 // resident marks a buffer that the host fills or reads and that lives throughout.
 func (b *builder) resident(r Ref) {
-	u := &b.p.Buffers[r.Buffer]
+	if r.Buffer < b.first {
+		return
+	}
+	u := &b.p.Buffers[r.Buffer-b.first]
 	u.Resident, u.First, u.Last = true, -1, forever
 }
 

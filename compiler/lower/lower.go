@@ -54,7 +54,7 @@ type activation struct {
 	scale int
 }
 
-func build(m *Model, r *Recipe, sketch bool) (*builder, error) {
+func newLowering(m *Model, r *Recipe, sketch bool) (*lowering, error) {
 	if len(r.Steps) != len(m.Steps) {
 		return nil, fmt.Errorf("lower: the recipe has %d steps, the model %d", len(r.Steps), len(m.Steps))
 	}
@@ -67,8 +67,16 @@ func build(m *Model, r *Recipe, sketch bool) (*builder, error) {
 			l.norms[s.Linear.Residual] = true
 		}
 	}
+	l.norms[m.Graph.Outputs[0]] = true
+	return l, nil
+}
+
+func build(m *Model, r *Recipe, sketch bool) (*lowering, error) {
+	l, err := newLowering(m, r, sketch)
+	if err != nil {
+		return nil, err
+	}
 	out := m.Graph.Outputs[0]
-	l.norms[out] = true
 	for i := range m.Steps {
 		if err := l.step(&m.Steps[i], &r.Steps[i]); err != nil {
 			return nil, err
@@ -85,7 +93,7 @@ func build(m *Model, r *Recipe, sketch bool) (*builder, error) {
 			u.Resident, u.Last = true, forever
 		}
 	}
-	return l.builder, nil
+	return l, nil
 }
 
 // missing is what a step says of a recipe that does not decide it.

@@ -1,6 +1,9 @@
 package lower
 
-import "ipufarm/protocol/machine"
+import (
+	"ipufarm/compiler/graph"
+	"ipufarm/protocol/machine"
+)
 
 // Cost is what a sketch says of a recipe: modelled estimates, before placement
 // and scheduling.
@@ -24,13 +27,59 @@ const (
 	routeEvents   = 90
 )
 
-// Sketch prices a recipe.
-func Sketch(m *Model, r *Recipe) (*Cost, error) {
-	b, err := build(m, r, true)
+// Sketch is a priced recipe, from which windows of changed recipes can be priced.
+type Sketch struct {
+	Cost    Cost
+	values  map[*graph.Value]*activation
+	buffers int32
+}
+
+// NewSketch prices a recipe.
+func NewSketch(m *Model, r *Recipe) (*Sketch, error) {
+	l, err := build(m, r, true)
 	if err != nil {
 		return nil, err
 	}
-	return b.cost(), nil
+	return &Sketch{Cost: *l.cost(), values: l.values, buffers: int32(len(l.p.Buffers))}, nil
+}
+
+// Window prices steps [from, to) of a recipe that is like the sketched one before
+// from: what the steps before made is there at the start, and where the sketch says.
+// Costs of windows compare candidates of a step; they do not add up.
+func (s *Sketch) Window(m *Model, r *Recipe, from, to int) (*Cost, error) {
+	l, err := newLowering(m, r, true)
+	if err != nil {
+		return nil, err
+	}
+	l.first = s.buffers
+	made := map[*graph.Value]bool{}
+	for i := from; i < to; i++ {
+		made[m.Steps[i].out()] = true
+	}
+	for v, a := range s.values {
+		if !made[v] {
+			t := *a.f16
+			t.Ready = 0
+			l.values[v] = &activation{f16: &t}
+		}
+	}
+	for i := from; i < to; i++ {
+		if err := l.step(&m.Steps[i], &r.Steps[i]); err != nil {
+			return nil, err
+		}
+	}
+	return l.cost(), nil
+}
+
+// out is the value that a step makes.
+func (s *Step) out() *graph.Value {
+	switch {
+	case s.Linear != nil:
+		return s.Linear.Out
+	case s.Norm != nil:
+		return s.Norm.Out
+	}
+	return s.Attend.Out
 }
 
 func (b *builder) cost() *Cost {

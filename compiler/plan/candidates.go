@@ -18,28 +18,36 @@ type family struct {
 	// whole keeps scores in whole rows where they are made; otherwise they are made
 	// on two-dimensional grids and move to owners of rows.
 	whole bool
+	// lean is what a live byte on the fullest tile is worth in cycles.
+	lean float64
 }
+
+func anyGrid(shape, lower.Grid) bool { return true }
 
 // familiesOf lists the families that can hold a model on so many tiles.
 func familiesOf(m *lower.Model, tiles int) []family {
-	any := func(shape, lower.Grid) bool { return true }
 	unsplit := func(s shape, g lower.Grid) bool { return g.K == 1 || s.rowResult || s.panels*s.rows < 16 }
 	tall := func(s shape, g lower.Grid) bool { return g.M == 1 || s.rows > tiles }
-	families := []family{
-		{"free-whole-scores", any, true},
-		{"unsplit-whole-scores", unsplit, true},
-		{"tall-whole-scores", tall, true},
-	}
+	long := false
 	for _, s := range m.Steps {
 		if a := s.Attend; a != nil && (a.Keys > 16 || a.Queries > 16) {
-			families = append(families,
-				family{"free-score-grid", any, false},
-				family{"unsplit-score-grid", unsplit, false},
-				family{"tall-score-grid", tall, false})
-			break
+			long = true
 		}
 	}
-	return families
+	if !long {
+		return []family{
+			{"whole-scores", anyGrid, true, 0},
+			{"whole-scores-unsplit", unsplit, true, 0},
+			{"whole-scores-tall", tall, true, 0},
+		}
+	}
+	return []family{
+		{"score-grid", anyGrid, false, 0},
+		{"score-grid-unsplit", unsplit, false, 0},
+		{"score-grid-lean", anyGrid, false, 0.25},
+		{"score-grid-leanest", anyGrid, false, 2},
+		{"whole-scores", anyGrid, true, 0},
+	}
 }
 
 // shape is a GEMM as the planner sees it.
@@ -50,6 +58,7 @@ type shape struct {
 	rowResult           bool // the result is gathered as whole rows
 	stationary          bool // the left operand is there already
 	gelu                bool
+	castInput           bool // the left operand arrives in F16 and is quantised on the tile
 }
 
 // cost estimates one GEMM by itself on a grid: bringing the left operand, the
@@ -64,6 +73,11 @@ func (s shape) cost(g lower.Grid, owners int) int64 {
 	}
 	total := int64(kernel.CommandCycles(&c))
 	const phase = 330
+	if s.castInput {
+		c := program.Command{Kind: program.Call, Kernel: program.KernelCastPanels}
+		c.Args = [program.CommandArgs]uint32{2: uint32(r), 3: uint32(k * s.grain)}
+		total += int64(kernel.CommandCycles(&c))
+	}
 	if !s.stationary {
 		total += phase + int64(r*k*s.grain*bytes/4)
 	}
@@ -152,6 +166,7 @@ func linearShape(n *lower.Linear, rows, cols int, whole bool) shape {
 		stationary: n.In.Op == graph.Input || n.In.Op == graph.Parameter}
 	if n.GEMM.Precision == graph.F8 {
 		s.grain, s.f8 = 32, true
+		s.castInput = n.In.Op == graph.Input
 	}
 	s.inner = ceil(n.Weight.Shape[0], s.grain)
 	return s
@@ -195,7 +210,7 @@ func (f family) linear(n *lower.Linear, tiles int, whole bool) []lower.Choice {
 	s := linearShape(n, rows, n.To-n.From, whole)
 	list := grids(s, tiles, 1, candidatesPerGrid, f.grids)
 	if len(list) == 0 {
-		list = grids(s, tiles, 1, candidatesPerGrid, func(shape, lower.Grid) bool { return true })
+		list = grids(s, tiles, 1, candidatesPerGrid, anyGrid)
 	}
 	var out []lower.Choice
 	for _, g := range list {
@@ -226,34 +241,7 @@ func (f family) attend(a *lower.Attend, tiles int) []lower.Choice {
 	// V is made transposed: channels are its rows, keys its columns.
 	v := &shapes[2]
 	v.rows, v.panels = width*16, a.Batch*ceil(a.Keys, 16)
-	work := func(s shape) int { return s.rows * s.panels * s.inner }
-	total := work(shapes[0]) + work(shapes[1]) + work(shapes[2])
-	var share [3]int
-	left := tiles
-	for i, s := range shapes {
-		least := 1
-		if i == 2 {
-			least = a.Batch
-		}
-		share[i] = max(least, tiles*work(s)/total)
-		left -= share[i]
-	}
-	for i := 1; left < 0; i = i%2 + 1 { // rounding up small shares took too many
-		share[i]--
-		left++
-	}
-	share[1] += left / 2
-	var lists [3][]lower.Grid
-	for i, s := range shapes {
-		multiple := 1
-		if i == 2 {
-			multiple = a.Batch
-		}
-		lists[i] = grids(s, share[i], multiple, candidatesPerGrid/2, f.grids)
-		if len(lists[i]) == 0 {
-			lists[i] = grids(s, share[i], multiple, candidatesPerGrid/2, func(shape, lower.Grid) bool { return true })
-		}
-	}
+	lists := f.share(shapes, [3]int{1, 1, a.Batch}, tiles)
 	products := f.products(a, tiles)
 	first := lower.Choice{Q: &lists[0][0], K: &lists[1][0], V: &lists[2][0], Attend: &products[0]}
 	out := []lower.Choice{first}
@@ -267,6 +255,46 @@ func (f family) attend(a *lower.Attend, tiles int) []lower.Choice {
 			c := first
 			*[]**lower.Grid{&c.Q, &c.K, &c.V}[j] = &lists[j][i]
 			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// share divides the tiles between GEMMs that run at the same time, so that the
+// slowest is as fast as can be, and returns the grids of each.
+func (f family) share(shapes [3]shape, multiple [3]int, tiles int) [3][]lower.Grid {
+	const parts = 16
+	best := func(i, units int) []lower.Grid {
+		list := grids(shapes[i], units*tiles/parts, multiple[i], candidatesPerGrid/2, f.grids)
+		if len(list) == 0 {
+			list = grids(shapes[i], units*tiles/parts, multiple[i], candidatesPerGrid/2, anyGrid)
+		}
+		return list
+	}
+	var lists [3][parts][]lower.Grid
+	var cost [3][parts]int64
+	for i := range lists {
+		for u := 1; u <= parts-2; u++ {
+			lists[i][u] = best(i, u)
+			cost[i][u] = 1 << 60
+			if len(lists[i][u]) > 0 {
+				cost[i][u] = shapes[i].cost(lists[i][u][0], tiles)
+			}
+		}
+	}
+	choice, least := [3]int{1, 1, parts - 2}, int64(1<<62)
+	for x := 1; x <= parts-2; x++ {
+		for y := 1; x+y <= parts-1; y++ {
+			if c := max(cost[0][x], cost[1][y], cost[2][parts-x-y]); c < least {
+				choice, least = [3]int{x, y, parts - x - y}, c
+			}
+		}
+	}
+	var out [3][]lower.Grid
+	for i, u := range choice {
+		out[i] = lists[i][u]
+		if len(out[i]) == 0 { // fewer tiles than images: the images take turns
+			out[i] = grids(shapes[i], max(tiles, multiple[i]), multiple[i], 1, anyGrid)
 		}
 	}
 	return out
@@ -421,6 +449,10 @@ func layTiles(m *lower.Model, r *lower.Recipe) {
 			s.ScoreBase = take(streams * s.QM * s.QN)
 			if s.Softmax > 0 {
 				s.SoftmaxBase = take(streams * s.Softmax)
+				// Where both groups fill the device, a stream's values are weighted on
+				// the tiles of another stream's rows: no piece stays on its tile, where
+				// it would have to be copied by a kernel.
+				take(s.Softmax)
 			}
 			s.ValueBase = take(streams * s.PM * s.PN * s.PK)
 			c.Attend = &s

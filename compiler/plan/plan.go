@@ -100,6 +100,7 @@ type entry struct {
 	family string
 	recipe lower.Recipe
 	cost   *lower.Cost
+	sketch *lower.Sketch // only while the descent stands on it
 }
 
 // better orders entries: what fits first, then cycles, then tables, then the key.
@@ -183,29 +184,38 @@ type search struct {
 	spent   int
 }
 
-// price sketches a recipe once.
+// price sketches a whole recipe once.
 func (s *search) price(r lower.Recipe) (*entry, error) {
 	layTiles(s.model, &r)
-	text, err := json.Marshal(r)
+	text, err := json.Marshal(r.Steps) // two families may arrive at one recipe
 	if err != nil {
 		return nil, err
 	}
 	key := string(text)
-	if e := s.seen[key]; e != nil {
+	if e := s.seen[key]; e != nil && e.sketch != nil {
 		return e, nil
 	}
 	s.spent++
-	cost, err := lower.Sketch(s.model, &r)
+	sketch, err := lower.NewSketch(s.model, &r)
 	if err != nil {
 		return nil, err
 	}
-	e := &entry{key: key, family: s.family.name, recipe: r, cost: cost}
+	e := &entry{key: key, family: s.family.name, recipe: r, cost: &sketch.Cost, sketch: sketch}
 	s.seen[key] = e
 	return e, nil
 }
 
-// descend improves one step after another until nothing changes or the effort is
-// spent. Steps of equal shape (the layers of an encoder) change together.
+// choice is a candidate of a class of steps with its window's price.
+type choice struct {
+	class int
+	lower.Choice
+	price float64
+}
+
+// descend improves one class of steps after another until nothing changes or the
+// effort is spent. Steps of equal shape (the layers of an encoder) change together.
+// Then the runners-up of each class are priced in full, to give the shortlist
+// something to choose from.
 func (s *search) descend() error {
 	classes := classesOf(s.model)
 	start, candidates := s.family.start(s.model, s.options.Tiles)
@@ -213,31 +223,87 @@ func (s *search) descend() error {
 	if err != nil {
 		return err
 	}
-	for improved := true; improved; {
+	second := make([]*choice, len(classes))
+	for improved := true; improved && s.spent < s.options.Effort; {
 		improved = false
-		for _, class := range classes {
-			for _, c := range candidates[class[0]] {
-				if s.spent >= s.options.Effort {
-					return nil
-				}
-				r := clone(best.recipe)
-				for _, step := range class {
-					r.Steps[step] = c
-				}
-				e, err := s.price(r)
-				if err != nil {
-					return err
-				}
-				if e != best && better(e, best) {
-					best, improved = e, true
-				}
+		for i, class := range classes {
+			ranked, err := s.rank(best, i, class, candidates[class[0]])
+			if err != nil {
+				return err
+			}
+			if len(ranked) == 0 {
+				continue
+			}
+			if len(ranked) > 1 {
+				second[i] = &ranked[1]
+			}
+			e, err := s.price(with(best.recipe, class, ranked[0].Choice))
+			if err != nil {
+				return err
+			}
+			if e != best && s.better(e, best) {
+				best.sketch = nil
+				best, improved = e, true
+			} else if e != best {
+				e.sketch = nil
 			}
 		}
 	}
+	for i, c := range second {
+		if c == nil {
+			continue
+		}
+		e, err := s.price(with(best.recipe, classes[i], c.Choice))
+		if err != nil {
+			return err
+		}
+		if e != best {
+			e.sketch = nil
+		}
+	}
+	best.sketch = nil
 	return nil
 }
 
-func clone(r lower.Recipe) lower.Recipe {
+// rank orders the candidates of a class by the price of the window that they change.
+func (s *search) rank(best *entry, i int, class []int, candidates []lower.Choice) ([]choice, error) {
+	from := class[0]
+	to := from + 1
+	if step := &s.model.Steps[from]; step.Attend != nil || best.recipe.Steps[from].Owners == nil {
+		to = min(to+1, len(s.model.Steps)) // the next step reads what this one lays out
+	}
+	var out []choice
+	for _, c := range candidates {
+		if s.spent >= s.options.Effort {
+			break
+		}
+		s.spent++
+		r := with(best.recipe, class, c)
+		layTiles(s.model, &r)
+		cost, err := best.sketch.Window(s.model, &r, from, to)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, choice{i, c, float64(cost.Cycles) + s.family.lean*float64(cost.Live)})
+	}
+	sort.SliceStable(out, func(i, j int) bool { return out[i].price < out[j].price })
+	return out, nil
+}
+
+// better is the family's own taste: cycles, and bytes as far as it is lean.
+func (s *search) better(x, y *entry) bool {
+	if s.family.lean == 0 {
+		return better(x, y)
+	}
+	price := func(e *entry) float64 { return float64(e.cost.Cycles) + s.family.lean*float64(e.cost.Live) }
+	return price(x) < price(y)
+}
+
+// with returns a recipe with another choice for a class of steps.
+func with(r lower.Recipe, class []int, c lower.Choice) lower.Recipe {
 	r.Steps = append([]lower.Choice(nil), r.Steps...)
+	for _, step := range class {
+		r.Steps[step] = c
+	}
 	return r
 }
