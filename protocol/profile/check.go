@@ -6,6 +6,14 @@ import (
 	"ipufarm/protocol/machine"
 )
 
+// TileName names a physical tile for people, with its logical number.
+func TileName(physical uint32) string {
+	if physical >= machine.Tiles {
+		return fmt.Sprintf("tile %d", physical)
+	}
+	return fmt.Sprintf("tile %d (logical %d)", physical, machine.Logical(int(physical)))
+}
+
 func (k StepKind) String() string {
 	switch k {
 	case KindExchange:
@@ -63,10 +71,10 @@ func (p *Profile) Check() error {
 			return fmt.Errorf("profile: tile %d does not exist, the device has tiles 0 to %d", t.PhysicalTile, machine.Tiles-1)
 		}
 		if i > 0 && t.PhysicalTile <= p.Tiles[i-1].PhysicalTile {
-			return fmt.Errorf("profile: tile %d follows tile %d, tiles must ascend without repetition", t.PhysicalTile, p.Tiles[i-1].PhysicalTile)
+			return fmt.Errorf("profile: %s follows %s, tiles must ascend without repetition", TileName(t.PhysicalTile), TileName(p.Tiles[i-1].PhysicalTile))
 		}
 		if j, err := t.check(); err != nil {
-			return fmt.Errorf("profile: tile %d (logical %d): sample %d: %w", t.PhysicalTile, machine.Logical(int(t.PhysicalTile)), j, err)
+			return fmt.Errorf("profile: %s: sample %d: %w", TileName(t.PhysicalTile), j, err)
 		}
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"ipufarm/protocol/machine"
+	"ipufarm/protocol/profile"
 )
 
 // configSpace is the size of the device's configuration window in bytes
@@ -42,12 +43,7 @@ func (p *Package) Check() error {
 }
 
 // TileName names a physical tile for people, with its logical number.
-func TileName(physical uint32) string {
-	if physical >= machine.Tiles {
-		return fmt.Sprintf("tile %d", physical)
-	}
-	return fmt.Sprintf("tile %d (logical %d)", physical, machine.Logical(int(physical)))
-}
+func TileName(physical uint32) string { return profile.TileName(physical) }
 
 // FileSize is the size of the artifact that belongs to a binding list.
 func FileSize(list []Binding) uint64 {
