@@ -1,3 +1,3 @@
-// Package wire is generated from the schema beside its parent folder's codec
-// (go generate ipufarm/protocol/profile); only that codec uses it.
+// Package wire is generated from the profile schema (go generate
+// ipufarm/protocol/profile); only the codecs of profiles and packages use it.
 package wire

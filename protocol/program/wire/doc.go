@@ -1,3 +1,3 @@
-// Package wire is generated from the schema beside its parent folder's codec
-// (go generate ipufarm/protocol/program); only that codec uses it.
+// Package wire is generated from the application schema (go generate
+// ipufarm/protocol/program); only the codec of packages uses it.
 package wire
