@@ -63,8 +63,9 @@ func (b *builder) call(slot, tile, operation int32, k program.Kernel, args ...Re
 	cmd.Kind, cmd.Kernel = program.Call, k
 	for i, a := range args {
 		b.touch(a, slot)
-		if a.Buffer < 0 {
-			cmd.Args[i] = a.Offset
+		cmd.Args[i] = a.Offset
+		if a.Buffer >= 0 {
+			cmd.Args[i] = machine.DataBase // some address: an operand that is there
 		}
 	}
 	cycles := kernel.CommandCycles(&cmd)
