@@ -17,8 +17,8 @@ func TestRandomFeasible(t *testing.T) {
 		{requests: 12, steps: 20, slack: 0, separate: 4},
 		{requests: 30, steps: 40, slack: 0.02, separate: 10},
 		{requests: 30, steps: 60, slack: 0.06},
-		{requests: 100, steps: 60, slack: 0.3, separate: 20},
-		{requests: 230, steps: 200, slack: 0.4, separate: 40},
+		{requests: 100, steps: 60, slack: 0.2, separate: 20},
+		{requests: 230, steps: 200, slack: 0.25, separate: 40},
 	} {
 		t.Run(fmt.Sprintf("%d requests %g slack", sh.requests, sh.slack), func(t *testing.T) {
 			var s Solver

@@ -3,6 +3,8 @@ package place
 import (
 	"cmp"
 	"slices"
+
+	"ipufarm/protocol/machine"
 )
 
 // The complete search.
@@ -53,63 +55,126 @@ type search struct {
 	undo   []uint32 // saved p(i)
 }
 
-// searchAll runs the search with a few preferences, first with a small share of
-// the effort each, then with what is left: a bad first choice is hopeless at any
-// effort, and another preference makes other first choices.
-func (s *Solver) searchAll(effort int) outcome {
-	left := int64(effort)
-	for share := int64(64); share >= 1; share /= 8 {
-		for k := range preferences {
-			budget := left / share / int64(len(preferences)-k)
-			result, used := s.searchOnce(preferences[k], budget)
-			if result != cut {
-				return result
+// searchCores searches for a placement of a core, the largest requests alone. That is a relaxation: if they have none, nobody has, and it is found out before
+// small requests multiply the ways to fail. If they have one, it may leave room
+// for the rest as it is. More and more requests join, at last all. Largest means
+// area for one row of cores, because residents decide what is left at every step,
+// and bytes for the other.
+func (s *Solver) searchCores(effort *int64) outcome {
+	n := len(s.size)
+	ranked := make([]int32, n)
+	for _, size := range preferences[:2] {
+		for i := range ranked {
+			ranked[i] = int32(i)
+		}
+		slices.SortFunc(ranked, func(a, b int32) int { return cmp.Or(size(s, a, b), cmp.Compare(a, b)) })
+		for m := firstCore; m < n; m += m / 2 {
+			result := cut
+			for k := 0; k < len(preferences) && result == cut; k++ {
+				var used int64
+				result, used = s.searchOnce(ranked[:m], preferences[k], *effort/coreShare)
+				*effort -= used
 			}
-			left -= used
+			if result == exhausted {
+				return exhausted
+			}
+			if result == found && s.complete(ranked[:m]) {
+				return found
+			}
+			if result == cut {
+				break // more requests make it no easier
+			}
 		}
 	}
 	return cut
 }
 
+// searchAll searches for a placement of all requests. A bad first choice is
+// hopeless at any effort, so the search is tried with several preferences, which
+// make different first choices, and first with a share of the effort.
+func (s *Solver) searchAll(effort int64) outcome {
+	all := make([]int32, len(s.size))
+	for i := range all {
+		all[i] = int32(i)
+	}
+	for share := int64(64); share >= 1; share /= 8 {
+		for k := range preferences {
+			result, used := s.searchOnce(all, preferences[k], effort/share/int64(len(preferences)-k))
+			if result != cut {
+				return result
+			}
+			effort -= used
+		}
+	}
+	return cut
+}
+
+const (
+	firstCore = 8  // number of the largest requests that are searched first
+	coreShare = 32 // each search of a core may take this part of the effort
+)
+
 // The preferences among requests that could go next.
 var preferences = [...]less{
 	func(s *Solver, a, b int32) int { return cmp.Compare(s.area(b), s.area(a)) },
 	func(s *Solver, a, b int32) int {
-		return cmp.Or(cmp.Compare(s.duration(b), s.duration(a)), cmp.Compare(s.size[b], s.size[a]))
+		return cmp.Or(cmp.Compare(s.size[b], s.size[a]), cmp.Compare(s.duration(b), s.duration(a)))
 	},
 	func(s *Solver, a, b int32) int {
-		return cmp.Or(cmp.Compare(s.size[b], s.size[a]), cmp.Compare(s.duration(b), s.duration(a)))
+		return cmp.Or(cmp.Compare(s.duration(b), s.duration(a)), cmp.Compare(s.size[b], s.size[a]))
 	},
 }
 
-func (s *Solver) searchOnce(prefer less, effort int64) (outcome, int64) {
+// complete places the requests outside the placed core greedily around it.
+func (s *Solver) complete(core []int32) bool {
+	inCore := s.search.open // of the core: all false after a search that found a placement
+	for i := range inCore {
+		inCore[i] = false
+	}
+	for _, i := range core {
+		inCore[i] = true
+	}
+	for _, order := range orders {
+		s.order = append(s.order[:0], core...)
+		for i := range s.size {
+			if !inCore[i] {
+				s.order = append(s.order, int32(i))
+			}
+		}
+		slices.SortFunc(s.order[len(core):], func(a, b int32) int { return cmp.Or(order(s, a, b), cmp.Compare(a, b)) })
+		for _, best := range [...]bool{false, true} {
+			if k, _ := s.attempt(s.order, len(core), best); k == len(s.order) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// searchOnce searches for a placement of some requests. It returns the effort used.
+func (s *Solver) searchOnce(requests []int32, prefer less, effort int64) (outcome, int64) {
 	n := len(s.size)
 	q := &s.search
 	q.effort = effort
 	q.low, q.rank, q.open = resize(q.low, n), resize(q.rank, n), resize(q.open, n)
-	q.arena, q.undo = q.arena[:0], q.undo[:0]
+	clear(q.open)
+	q.undo = q.undo[:0]
 	for d := range domains {
 		q.floor[d], q.left[d] = resize(q.floor[d], len(s.steps)), resize(q.left[d], len(s.steps))
 	}
-	s.order = s.order[:0]
-	for i := range n {
-		s.order = append(s.order, int32(i))
-	}
-	slices.SortFunc(s.order, func(a, b int32) int { return cmp.Or(prefer(s, a, b), cmp.Compare(a, b)) })
-	for k, i := range s.order {
+	q.arena = append(q.arena[:0], requests...)
+	slices.SortFunc(q.arena, func(a, b int32) int { return cmp.Or(prefer(s, a, b), cmp.Compare(a, b)) })
+	for k, i := range q.arena {
 		q.rank[i] = int32(k)
-	}
-	for i := range n {
 		q.open[i] = true
-		low, ok := s.raise(int32(i), 0)
+		low, ok := s.raise(i, 0)
 		if !ok {
 			return exhausted, 0
 		}
 		q.low[i] = low
-		q.arena = append(q.arena, int32(i))
 	}
 	slices.SortFunc(q.arena, func(a, b int32) int { return cmp.Or(cmp.Compare(s.first[a], s.first[b]), cmp.Compare(a, b)) })
-	result := s.components(0, n)
+	result := s.components(0, len(requests))
 	return result, effort - q.effort
 }
 
@@ -143,7 +208,7 @@ func (s *Solver) components(from, to int) outcome {
 				}
 			}
 		}
-		q.effort -= int64(end - start)
+		q.effort -= 4 * int64(end-start)
 		if result := s.component(start, end); result != found {
 			return result
 		}
@@ -183,7 +248,7 @@ func (s *Solver) component(from, to int) outcome {
 		if q.low[j] >= lowestEnd && s.sepAt[j] == s.sepAt[j+1] {
 			continue // dominated: the request with the lowest end fits below j
 		}
-		q.effort -= int64(to - from)
+		q.effort -= 4*int64(to-from) + 16
 		rest := len(q.arena)
 		for _, i := range q.arena[from:to] {
 			if i != j {
@@ -262,16 +327,19 @@ func (s *Solver) fits(from, to int) bool {
 		}
 	}
 	for _, i := range q.arena[from:to] {
-		d := s.dom[i]
 		size, low := int64(s.size[i]), q.low[i]
+		d := s.dom[i]
+		if low >= machine.Region1Base {
+			d = inRegion1 // no place left in region 0
+		}
 		floor, left := q.floor[d], q.left[d]
 		for k := s.lo[i]; k <= s.hi[i]; k++ {
 			left[k] += size
 			floor[k] = min(floor[k], low)
 		}
-		q.effort -= int64(s.hi[i]-s.lo[i])/4 + 1
+		q.effort -= int64(s.hi[i]-s.lo[i])/2 + 2
 	}
-	q.effort -= int64(hi-lo)/2 + 1
+	q.effort -= 6 * int64(hi-lo+1)
 	for k := lo; k <= hi; k++ {
 		sum, floor := int64(0), ^uint32(0)
 		for d := range domains {

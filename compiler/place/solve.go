@@ -6,19 +6,19 @@
 // which only transients may use, and pairs that must keep out of each other's
 // SRAM elements. Tiles are independent of one another.
 //
-// A problem is decided in four stages, cheapest first:
+// A problem is decided in stages, cheapest first:
 //
 //  1. the live-byte bound: at every step the live bytes of each class must fit
 //     the memory that the class may use; if not, the refusal is a proof
 //  2. greedy: a few orders of the requests, each with first fit and best fit
-//  3. repair: the order that came furthest is run again and again, each time with
-//     the request that found no place moved ahead of what blocks it
-//  4. search: depth first over the left-justified placements (search.go), which is
-//     complete: when it ends without a placement there is none
+//  3. cores: a complete search over the largest requests alone (search.go); if
+//     they have no placement, nobody has, and that is a proof too
+//  4. repair: each order is run again and again, each time with the request that
+//     found no place moved ahead of what blocks it
+//  5. the complete search over all requests
 //
-// Greedy and repair visit the problem a fixed number of times; the search stops
-// after a fixed count of steps, never after a time, so the answer depends on the
-// problem alone.
+// Effort is a count of steps, never a time, so the answer depends on the problem
+// alone.
 //
 // The orders and the repair follow the experience of a published compiler for
 // the same card (its placement notes, August and September 2026): lifetime order
@@ -33,12 +33,12 @@ import (
 	"ipufarm/protocol/machine"
 )
 
-// DefaultEffort bounds the search of one tile, in requests looked at: some tens
-// of milliseconds on one core.
-const DefaultEffort = 8 << 20
+// DefaultEffort bounds what is done for one tile after the greedy attempts, in
+// steps of a few nanoseconds: about a tenth of a second on one core.
+const DefaultEffort = 32 << 20
 
-// repairs is how often the repair reorders before the search takes over.
-const repairs = 64
+// repairs is how often the repair reorders each order.
+const repairs = 250
 
 // A domain is the set of addresses that a request may start from. The three are
 // nested: each contains the one before it.
@@ -63,8 +63,8 @@ func Solve(p *Problem) ([]uint32, error) {
 // A Solver solves one problem after another with the same scratch memory. The
 // zero value is ready to use. It must not be used concurrently.
 type Solver struct {
-	// Effort bounds the search of a problem, in requests looked at; 0 means
-	// DefaultEffort.
+	// Effort bounds what is done for a problem after the greedy attempts, in steps;
+	// 0 means DefaultEffort.
 	Effort int
 
 	p *Problem
@@ -91,9 +91,10 @@ type Solver struct {
 	order []int32
 	stack []int32 // placed requests by address, greedy only
 
-	live      [domains][]int64 // scratch of the live-byte bound, per section
-	bestOrder []int32
-	stuck     int32 // what found no place in the best attempt
+	live [domains][]int64 // scratch of the live-byte bound, per section
+
+	furthest  int   // number of requests that the best attempt placed
+	stuck     int32 // what found no place in it
 	stuckHole uint32
 
 	search search
@@ -238,11 +239,18 @@ func (s *Solver) Solve() ([]uint32, error) {
 	if s.greedy() {
 		return slices.Clone(s.addr), nil
 	}
-	effort := s.Effort
+	effort := int64(s.Effort)
 	if effort == 0 {
 		effort = DefaultEffort
 	}
-	switch s.searchAll(effort) {
+	result := s.searchCores(&effort)
+	if result == cut && s.repair(&effort) {
+		result = found
+	}
+	if result == cut {
+		result = s.searchAll(effort)
+	}
+	switch result {
 	case found:
 		return slices.Clone(s.addr), nil
 	case exhausted:
@@ -325,48 +333,67 @@ var orders = [...]less{
 func (s *Solver) duration(i int32) int32 { return s.hi[i] - s.lo[i] + 1 }
 func (s *Solver) area(i int32) int64     { return int64(s.duration(i)) * int64(s.size[i]) }
 
-// greedy tries the orders and repairs the one that came furthest. It leaves the
+// greedy tries the orders, each with first fit and best fit. It leaves the
 // addresses in s.addr, or the best attempt's stuck request in s.stuck.
 func (s *Solver) greedy() bool {
-	n := len(s.size)
-	furthest := -1
-	for _, order := range orders {
-		s.order = s.order[:0]
-		for i := range n {
-			s.order = append(s.order, int32(i))
-		}
-		slices.SortFunc(s.order, func(a, b int32) int { return cmp.Or(order(s, a, b), cmp.Compare(a, b)) })
+	s.furthest = -1
+	for k := range orders {
+		s.sort(orders[k])
 		for _, best := range [...]bool{false, true} {
-			k, hole := s.attempt(s.order, best)
-			if k == n {
+			if _, ok := s.try(best); ok {
 				return true
 			}
-			if k > furthest {
-				furthest, s.stuck, s.stuckHole = k, s.order[k], hole
-				s.bestOrder = append(s.bestOrder[:0], s.order...)
-			}
 		}
-	}
-	for try := range repairs {
-		k, hole := s.attempt(s.bestOrder, try&1 == 1)
-		if k == n {
-			return true
-		}
-		if k > furthest {
-			furthest, s.stuck, s.stuckHole = k, s.bestOrder[k], hole
-		}
-		s.promote(k)
 	}
 	return false
 }
 
-// promote moves the request at position k of the best order ahead of the last
+// repair runs each order again and again, each time with the request that found
+// no place moved ahead of what blocks it.
+func (s *Solver) repair(effort *int64) bool {
+	n := int64(len(s.size))
+	for k := range orders {
+		s.sort(orders[k])
+		for try := 0; try < repairs && *effort > 0; try++ {
+			*effort -= n * n / 4
+			k, ok := s.try(try&1 == 1)
+			if ok {
+				return true
+			}
+			s.promote(k)
+		}
+	}
+	return false
+}
+
+// sort puts all requests into s.order.
+func (s *Solver) sort(order less) {
+	s.order = s.order[:0]
+	for i := range s.size {
+		s.order = append(s.order, int32(i))
+	}
+	slices.SortFunc(s.order, func(a, b int32) int { return cmp.Or(order(s, a, b), cmp.Compare(a, b)) })
+}
+
+// try attempts s.order and remembers what stopped the attempt that came furthest.
+func (s *Solver) try(best bool) (placed int, ok bool) {
+	k, hole := s.attempt(s.order, 0, best)
+	if k == len(s.order) {
+		return k, true
+	}
+	if k > s.furthest {
+		s.furthest, s.stuck, s.stuckHole = k, s.order[k], hole
+	}
+	return k, false
+}
+
+// promote moves the request at position k of the order ahead of the last
 // half of the placed requests that conflict with it, so that a request that
 // fails again soon comes first of all that it competes with.
 func (s *Solver) promote(k int) {
-	i := s.bestOrder[k]
+	i := s.order[k]
 	blockers := 0
-	for _, j := range s.bestOrder[:k] {
+	for _, j := range s.order[:k] {
 		if s.overlap(i, j) {
 			blockers++
 		}
@@ -374,12 +401,12 @@ func (s *Solver) promote(k int) {
 	to := k
 	for skip := (blockers + 1) / 2; to > 0 && skip > 0; {
 		to--
-		if s.overlap(i, s.bestOrder[to]) {
+		if s.overlap(i, s.order[to]) {
 			skip--
 		}
 	}
-	copy(s.bestOrder[to+1:k+1], s.bestOrder[to:k])
-	s.bestOrder[to] = i
+	copy(s.order[to+1:k+1], s.order[to:k])
+	s.order[to] = i
 }
 
 // overlap reports whether two requests are live at a common step.
@@ -387,21 +414,25 @@ func (s *Solver) overlap(i, j int32) bool {
 	return s.first[i] <= s.last[j] && s.first[j] <= s.last[i]
 }
 
-// attempt places the requests in order and returns how many found a place, and
-// the largest hole that the next one saw.
-func (s *Solver) attempt(order []int32, best bool) (placed int, hole uint32) {
-	const none = ^uint32(0)
-	for i := range s.addr {
-		s.addr[i] = none
+// nowhere is the address of a request that is not placed.
+const nowhere = ^uint32(0)
+
+// attempt places the requests in order, the first keep of them where they are, and
+// returns how many found a place and the largest hole that the next one saw.
+func (s *Solver) attempt(order []int32, keep int, best bool) (placed int, hole uint32) {
+	for _, i := range order[keep:] {
+		s.addr[i] = nowhere
 	}
 	s.stack = s.stack[:0]
 	for k, i := range order {
-		a, hole, ok := s.fit(i, best)
-		if !ok {
-			return k, hole
+		if k >= keep {
+			a, hole, ok := s.fit(i, best)
+			if !ok {
+				return k, hole
+			}
+			s.addr[i] = a
 		}
-		s.addr[i] = a
-		at, _ := slices.BinarySearchFunc(s.stack, a, func(j int32, a uint32) int { return cmp.Compare(s.addr[j], a) })
+		at, _ := slices.BinarySearchFunc(s.stack, s.addr[i], func(j int32, a uint32) int { return cmp.Compare(s.addr[j], a) })
 		s.stack = slices.Insert(s.stack, at, i)
 	}
 	return len(order), 0
@@ -457,7 +488,7 @@ func (s *Solver) clear(i int32, a, end uint32) (uint32, bool) {
 			return 0, false
 		}
 		j := partners[k]
-		if s.addr[j] == ^uint32(0) {
+		if s.addr[j] == nowhere {
 			continue
 		}
 		start, stop := elementStart(s.addr[j]), elementEnd(s.addr[j]+s.size[j]-1)
