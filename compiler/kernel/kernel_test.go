@@ -236,6 +236,8 @@ func TestCheckNamesTheField(t *testing.T) {
 		{program.KernelReduce, Geometry{Elements: 12, Partials: 2}, "elements 12; accepted: multiples of 8, 8 to 319488"},
 		{program.KernelAdd, Geometry{Elements: 8, F8Out: true}, "f8-out set; accepted: not used"},
 		{program.KernelSoftmax, Geometry{Rows: 1, Keys: 65, Padded: 64}, "padded 64; accepted: at least keys (65)"},
+		{program.KernelSoftmax, Geometry{Rows: 1, Keys: 65, Padded: 88}, "padded 88; accepted: multiples of 16"},
+		{program.KernelNormalise, Geometry{Rows: 1, Cols: 72, Panels: true}, "cols 72; accepted: multiples of 16 in panels"},
 		{program.KernelLayerNorm, Geometry{Rows: 1, Cols: 100}, "cols 100; accepted: multiples of 8"},
 		{program.KernelFill, Geometry{Bytes: 12}, "bytes 12; accepted: multiples of 8, 8 to 638976"},
 	} {

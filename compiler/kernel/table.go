@@ -158,7 +158,7 @@ var table = [program.KernelCount]Row{
 	},
 	program.KernelSoftmax: {
 		Name: "softmax", Code: 1536, cycles: softmax, check: checkSoftmax,
-		Limits: []Limit{limit(Rows, 1), limit(Keys, 1), {Dim: Padded, Multiple: 1, Optional: true}},
+		Limits: []Limit{limit(Rows, 1), limit(Keys, 1), {Dim: Padded, Multiple: 16, Optional: true}},
 		Forms: []Form{
 			{"F16 row-major rows, out F16, sums F32; p = q(padded/16) panels", "222 + 6 q(rows/6) (37 + 41 p + 17 if padded)", Restated, softmaxNotes},
 			{"the same with rows in three segments, keys ≥ 128, if faster", "408 + 6 q(rows/2) (41 q(p/3) + 123) + 126 q(rows/6)", Restated, softmaxNotes},
@@ -166,7 +166,7 @@ var table = [program.KernelCount]Row{
 		Operands: operands(in("in", 0), out("out", 1), out("sums", 2)),
 	},
 	program.KernelNormalise: {
-		Name: "normalise", Code: 512, cycles: normalise,
+		Name: "normalise", Code: 512, cycles: normalise, check: checkNormalise,
 		Limits:  []Limit{limit(Rows, 1), limit(Cols, 1)},
 		Options: []Option{OptF8Out, OptPanels},
 		Forms: []Form{
@@ -240,6 +240,13 @@ var table = [program.KernelCount]Row{
 func checkSoftmax(g Geometry) error {
 	if g.Padded != 0 && g.Padded < g.Keys {
 		return &GeometryError{"softmax", Padded.String(), fmt.Sprint(g.Padded), fmt.Sprintf("at least keys (%d), or 0 for the next multiple of 16", g.Keys)}
+	}
+	return nil
+}
+
+func checkNormalise(g Geometry) error {
+	if g.Panels && g.Cols%16 != 0 {
+		return &GeometryError{"normalise", Cols.String(), fmt.Sprint(g.Cols), "multiples of 16 in panels"}
 	}
 	return nil
 }
