@@ -67,3 +67,18 @@ func checkOne(p *Problem, r *Request, address uint32) error {
 	}
 	return nil
 }
+
+// PeakLive returns the largest number of bytes that are live at one step.
+func PeakLive(p *Problem) int64 {
+	peak := int64(0)
+	for i := range p.Requests { // the peak is reached when some request begins
+		live, step := int64(0), p.Requests[i].First
+		for _, r := range p.Requests {
+			if r.First <= step && r.Last >= step {
+				live += int64(r.Bytes)
+			}
+		}
+		peak = max(peak, live)
+	}
+	return peak
+}
