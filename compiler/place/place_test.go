@@ -97,7 +97,7 @@ func TestAgainstBruteForce(t *testing.T) {
 		if rng.IntN(2) == 0 {
 			p.Free = append(p.Free, Range{machine.Region1Base + machine.Element1Size - 8, machine.Region1Base + machine.Element1Size + 8})
 		}
-		for i := range 3 + rng.IntN(3) {
+		for i := range 3 + rng.IntN(4) {
 			first := rng.Int32N(4)
 			p.Requests = append(p.Requests, Request{
 				Bytes: 4 * (1 + rng.Int32N(4)), Align: 4 << rng.IntN(2), First: first, Last: first + rng.Int32N(3),
@@ -106,6 +106,9 @@ func TestAgainstBruteForce(t *testing.T) {
 		}
 		if rng.IntN(2) == 0 {
 			p.Separate = append(p.Separate, [2]int32{0, 1})
+			if rng.IntN(2) == 0 {
+				p.Separate = append(p.Separate, [2]int32{1, 2})
+			}
 		}
 		got, err := Solve(&p)
 		want := brute(&p, nil)
@@ -122,6 +125,21 @@ func TestAgainstBruteForce(t *testing.T) {
 			t.Fatalf("seed %d: refused although there is a placement: %v\n%+v", seed, err, p)
 		default:
 			proofs++
+		}
+		// The search alone, without the greedy attempts that usually come first.
+		var s Solver
+		if err := s.Reset(&p); err != nil {
+			t.Fatal(err)
+		}
+		if s.bound() != nil {
+			continue
+		}
+		if result := s.searchAll(DefaultEffort); (result == found) != want || result == cut {
+			t.Fatalf("seed %d: the search ends with %d, a placement exists: %v\n%+v", seed, result, want, p)
+		} else if result == found {
+			if err := Check(&p, s.addr); err != nil {
+				t.Fatalf("seed %d: search: %v", seed, err)
+			}
 		}
 	}
 	if feasible < 50 || proofs < 50 {

@@ -55,11 +55,12 @@ type search struct {
 	undo   []uint32 // saved p(i)
 }
 
-// searchCores searches for a placement of a core, the largest requests alone. That is a relaxation: if they have none, nobody has, and it is found out before
-// small requests multiply the ways to fail. If they have one, it may leave room
-// for the rest as it is. More and more requests join, at last all. Largest means
-// area for one row of cores, because residents decide what is left at every step,
-// and bytes for the other.
+// searchCores searches for a placement of a core, the largest requests alone. That
+// is a relaxation: if they have none, nobody has, and it is found out before small
+// requests multiply the ways to fail. If they have one, it may leave room for the
+// rest as it is. More and more requests join. Largest means area for one row of
+// cores, because residents decide what is left at every step, and bytes for the
+// other.
 func (s *Solver) searchCores(effort *int64) outcome {
 	n := len(s.size)
 	ranked := make([]int32, n)
