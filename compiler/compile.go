@@ -334,7 +334,11 @@ func refused(p *lower.Program, err error) error {
 			if b.Class == place.Interleaved {
 				class = "interleaved"
 			}
-			return fmt.Sprintf("buffer %d (%s, slots %d to %d)", id, class, b.First, b.Last)
+			op := &p.Operations[b.Operation]
+			if b.Resident {
+				return fmt.Sprintf("%s/%s (%s, resident)", op.Name, op.Kind, class)
+			}
+			return fmt.Sprintf("%s/%s (%s, slots %d to %d)", op.Name, op.Kind, class, b.First, b.Last)
 		}
 		out := &Refusal{protocol.Refusal{Constraint: r.Kind.String(), Tile: int(r.Tile), Step: int(max(r.Step, -1)),
 			Needed: r.BytesNeeded, Free: r.BytesFree, LargestHole: r.LargestHole, Allocation: name(r.Request), Message: r.Error()}}
@@ -379,4 +383,10 @@ func (c *Compiled) Assemble(g *graph.Graph, weights, inputs map[string]graph.Ten
 		return nil, nil, fmt.Errorf("verify: %w", err)
 	}
 	return pkg, files, nil
+}
+
+// Problem is the exchange problem of a phase.
+func (c *Compiled) Problem(phase int) *exchange.Problem {
+	placed := &assemble.Placed{Program: c.Program, Addresses: c.Addresses}
+	return placed.Problem(&c.Program.Phases[phase])
 }

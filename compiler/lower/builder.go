@@ -42,6 +42,7 @@ func (b *builder) operation(name, kind string) int32 {
 func (b *builder) buffer(tile, bytes, align int32, class place.Class) int32 {
 	b.p.Buffers = append(b.p.Buffers, Buffer{
 		Tile: tile, Bytes: (bytes + 7) &^ 7, Align: align, Class: class, First: 1 << 30, Last: -1,
+		Operation: int32(len(b.p.Operations) - 1),
 	})
 	return b.first + int32(len(b.p.Buffers)-1)
 }
@@ -268,7 +269,8 @@ func (b *builder) copyLocal(src *Tensor, s int, from Ref, dst *Tensor, d int, sl
 		if j < len(runs) {
 			ds, dt = runs[j].from-runs[i].from, runs[j].to-runs[i].to
 		}
-		for j < len(runs) && runs[j].bytes == runs[i].bytes &&
+		// The kernel steps forward on both sides; a piece that goes back starts anew.
+		for dt > 0 && j < len(runs) && runs[j].bytes == runs[i].bytes &&
 			runs[j].from-runs[j-1].from == ds && runs[j].to-runs[j-1].to == dt {
 			j++
 		}

@@ -44,6 +44,7 @@ type Buffer struct {
 	Align       int32
 	Class       place.Class
 	First, Last int32 // slots, inclusive
+	Operation   int32 // that asked for it
 	Resident    bool  // holds parameters, inputs or outputs: never in the aperture
 }
 
