@@ -40,10 +40,29 @@ func (k ActivityKind) String() string {
 	return fmt.Sprintf("activity %d", uint16(k))
 }
 
+// hasControl reports what would break a table or command a terminal. Full-size
+// profiles have millions of texts, so it looks at bytes only.
+func hasControl(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] == 0x7F {
+			return true
+		}
+	}
+	return false
+}
+
 // Check reports what is wrong with a planned step, but for its index.
 func (s *Step) Check() error {
 	if s.Kind > KindIdle {
 		return fmt.Errorf("unknown kind %d, want 0 to %d", uint16(s.Kind), KindIdle)
+	}
+	if hasControl(s.Operation) || hasControl(s.Kernel) {
+		return fmt.Errorf("operation %.60q or kernel %.60q has a control character", s.Operation, s.Kernel)
+	}
+	for _, m := range s.Metadata {
+		if hasControl(m.Name) || hasControl(m.Value) {
+			return fmt.Errorf("property %.60q = %.60q has a control character", m.Name, m.Value)
+		}
 	}
 	for i, a := range s.ExchangeActivities {
 		if a.Kind > ActivityPartnerBusy {

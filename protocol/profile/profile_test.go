@@ -217,6 +217,8 @@ func TestEveryBrokenPromiseIsNamed(t *testing.T) {
 		{func(p *Profile) { p.Tiles[2].PhysicalTile = 2 }, "tile 2 (logical 1) follows tile 2 (logical 1)"},
 		{func(p *Profile) { p.Tiles[1].Samples[1].StartCycle = 149 }, "tile 2 (logical 1): sample 1: starts at cycle 149 before the end of the one before it at 150"},
 		{func(p *Profile) { p.Tiles[1].Samples[1].EndCycle = 149 }, "sample 1: ends at cycle 149"},
+		{func(p *Profile) { p.Tiles[1].Samples[1].Step.Operation = "\x1b[2J" }, `operation "\x1b[2J"`},
+		{func(p *Profile) { p.Tiles[1].Samples[0].Step.Metadata[0].Value = "a\nb" }, `property "rows" = "a\nb"`},
 		{func(p *Profile) { p.Tiles[1].Samples[1].Step.Kind = 9 }, "unknown kind 9"},
 		{func(p *Profile) { p.Tiles[1].Samples[1].Step.ExchangeActivities[0].Kind = 9 }, "exchange activity 0: unknown kind 9"},
 		{func(p *Profile) { p.Tiles[1].Samples[1].Step.ExchangeActivities[1].StartCycle = 99 }, "exchange activity 1: ends at cycle 60"},
