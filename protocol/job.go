@@ -290,3 +290,10 @@ type OwnReply struct {
 
 // Check implements Checker.
 func (r *OwnReply) Check() error { return checkVersion(r.Version) }
+
+// NewBoot returns the epoch of a process's start.
+func NewBoot() string {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}

@@ -36,6 +36,13 @@ func (b *Bus) Leave(ctx context.Context, name string) error {
 	return nil
 }
 
+// Presence reads one presence; ErrNotFound if it is gone.
+func (b *Bus) Presence(ctx context.Context, name string) (protocol.Presence, error) {
+	var p protocol.Presence
+	_, err := b.get(ctx, b.workerKV, name, protocol.MaxRecord, &p)
+	return p, err
+}
+
 // WatchPresence calls f for every presence there is, for every change, and with
 // nil when one is gone, until ctx ends. After a reconnection it starts over: the
 // stock watch needs about twenty seconds to notice a restarted server.

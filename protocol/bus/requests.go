@@ -86,23 +86,27 @@ func (b *Bus) OnCancel(f func(key string)) (stop func(), err error) {
 	return func() { s.Unsubscribe() }, nil
 }
 
-// AskOwner asks the owner of a running task whether it still works on it, three
+// AskOwner asks the owner of a running task whether it still works on it, some
 // times within the given time. Silence and no both mean no.
-func (b *Bus) AskOwner(ctx context.Context, owner protocol.Owner, key string, within time.Duration) bool {
-	for range 3 {
+func (b *Bus) AskOwner(ctx context.Context, owner protocol.Owner, key string, tries int, within time.Duration) bool {
+	each := within / time.Duration(tries)
+	for try := range tries {
 		start := time.Now()
-		askCtx, cancel := context.WithTimeout(ctx, within/3)
+		askCtx, cancel := context.WithTimeout(ctx, each)
 		var reply protocol.OwnReply
 		err := b.Ask(askCtx, protocol.OwnSubject(owner.Name), &protocol.OwnQuery{Version: protocol.Version, Key: key, Boot: owner.Boot}, &reply)
 		cancel()
 		if err == nil {
 			return reply.Yes
 		}
+		if try == tries-1 {
+			break
+		}
 		// "Nobody answers" comes at once; the owner may be reconnecting.
 		select {
 		case <-ctx.Done():
 			return false
-		case <-time.After(within/3 - time.Since(start)):
+		case <-time.After(each - time.Since(start)):
 		}
 	}
 	return false

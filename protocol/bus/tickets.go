@@ -206,3 +206,6 @@ func (b *Bus) HasTicket(ctx context.Context, t *protocol.Task) (bool, error) {
 	}
 	return err == nil, err
 }
+
+// Ring tells idle slots that a ticket may be there.
+func (b *Bus) Ring(q protocol.Queue) error { return b.nc.Publish(q.Bell, nil) }

@@ -165,9 +165,9 @@ func (s *Store) Has(ctx context.Context, a protocol.Artifact) error {
 	return nil
 }
 
-// GetFile writes an artifact to a file, complete and verified or not at all. The
-// file is read-only, since it may be the input of several tasks.
-func (s *Store) GetFile(ctx context.Context, a protocol.Artifact, path string) error {
+// GetFile writes an artifact to a file with some permissions, complete and
+// verified or not at all.
+func (s *Store) GetFile(ctx context.Context, a protocol.Artifact, path string, mode os.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".get-*")
 	if err != nil {
 		return fmt.Errorf("store: %w", err)
@@ -175,7 +175,7 @@ func (s *Store) GetFile(ctx context.Context, a protocol.Artifact, path string) e
 	defer os.Remove(f.Name())
 	err = s.get(ctx, a, f)
 	if err == nil {
-		err = f.Chmod(0o400)
+		err = f.Chmod(mode)
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err

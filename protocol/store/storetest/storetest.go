@@ -100,7 +100,7 @@ func Suite(t *testing.T, s *store.Store, corrupt func(t *testing.T, object strin
 		if err != nil || a.Size != 5 || a.Role != "greeting" {
 			t.Fatalf("%+v, %v", a, err)
 		}
-		if err := s.GetFile(ctx, a, to); err != nil {
+		if err := s.GetFile(ctx, a, to, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := os.ReadFile(to); err != nil || string(got) != "hello" {
@@ -137,7 +137,7 @@ func Suite(t *testing.T, s *store.Store, corrupt func(t *testing.T, object strin
 			t.Errorf("GetBytes: %v", err)
 		}
 		path := filepath.Join(t.TempDir(), "x")
-		if err := s.GetFile(ctx, a, path); !errors.Is(err, store.ErrNotFound) {
+		if err := s.GetFile(ctx, a, path, 0o600); !errors.Is(err, store.ErrNotFound) {
 			t.Errorf("GetFile: %v", err)
 		}
 		if _, err := os.Stat(path); err == nil {
@@ -167,7 +167,7 @@ func Suite(t *testing.T, s *store.Store, corrupt func(t *testing.T, object strin
 		a := put(t, "precious")
 		corrupt(t, protocol.BlobKey(a.SHA256))
 		path := filepath.Join(t.TempDir(), "x")
-		if err := s.GetFile(ctx, a, path); !errors.Is(err, store.ErrDigest) {
+		if err := s.GetFile(ctx, a, path, 0o600); !errors.Is(err, store.ErrDigest) {
 			t.Errorf("GetFile: %v", err)
 		}
 		if _, err := os.Stat(path); err == nil {
