@@ -207,6 +207,7 @@ func randomRecipe(rng *rand.Rand, s *subject) lower.Recipe {
 		}
 	}
 	r := lower.Recipe{Family: "random", Tiles: tiles, Steps: make([]lower.Choice, len(s.model.Steps))}
+	whole := s.model.WholeRows()
 	for i, step := range s.model.Steps {
 		c := &r.Steps[i]
 		inner := func(n *lower.Linear) int {
@@ -217,7 +218,8 @@ func randomRecipe(rng *rand.Rand, s *subject) lower.Recipe {
 		}
 		rows := func(n *lower.Linear) int { return n.GEMM.Elements() / n.GEMM.Width() }
 		if n := step.Linear; n != nil {
-			c.Grid = grid(rows(n), (n.To-n.From+15)/16, inner(n), 1)
+			unit := n.ColumnUnit(whole[n.Out])
+			c.Grid = grid(rows(n), (n.To-n.From+unit-1)/unit, inner(n), 1)
 			per := max(1+rng.IntN(3), (rows(n)+tiles-1)/tiles)
 			c.Owners = &lower.Owners{PerTile: per, Base: rng.IntN(tiles), Stride: 1}
 		}

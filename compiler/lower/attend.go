@@ -52,7 +52,7 @@ func (l *lowering) projection(n *Linear, a *Attend, g Grid, notBefore int32) (*T
 	left.Ready = max(left.Ready, notBefore)
 	right := l.weights(n, g, &cuts, inner, outer, op)
 	parts := l.multiply(op, g, cuts, left, right, n.GEMM)
-	return l.finishSlices(n.Out.Name, parts, l.columnBias(n, outer), false), parts[0].Ready, nil
+	return l.finishSlices(n.Out.Name, parts, l.columnBias(n, outer), false, false), parts[0].Ready, nil
 }
 
 // transposed makes V with padded heads as rows and the keys of each image, padded
@@ -120,7 +120,7 @@ func (l *lowering) transposed(n *Linear, a *Attend, g Grid) (*Tensor, error) {
 	if n.Bias != nil {
 		add = &bias{n.Bias, func(r, _ int32) int { return outer(r) }}
 	}
-	return l.finishSlices(n.Out.Name+".transposed", parts, add, false), nil
+	return l.finishSlices(n.Out.Name+".transposed", parts, add, false, false), nil
 }
 
 // scores makes Q·Kᵀ of each stream: rows are (image, head, query), columns keys
@@ -305,7 +305,7 @@ func (l *lowering) weighted(a *Attend, c *Scores, p, sums, v *Tensor) *Tensor {
 			}
 		}
 	}
-	out := l.finishSlices(a.Out.Name, parts, nil, false)
+	out := l.finishSlices(a.Out.Name, parts, nil, false, false)
 	l.normalise(a, out, sums)
 	out.Columns = make([]int32, out.Cols)
 	outer := headColumns(0, a.Heads, a.Width)

@@ -15,9 +15,10 @@ func (l *lowering) linear(n *Linear, c *Choice) error {
 	op := l.operation(n.GEMM.Name, "gemm")
 	rows := rowsOf(n.GEMM)
 	cols := n.To - n.From
+	unit := n.ColumnUnit(l.whole[n.Out])
 	cuts := gridCuts{
 		rows: layout.Cuts(rows, g.M),
-		cols: scale(layout.Cuts((cols+15)/16, g.N), 16),
+		cols: scale(layout.Cuts((cols+unit-1)/unit, g.N), int32(unit)),
 	}
 	left, columns, err := l.left(n, g, &cuts, op)
 	if err != nil {
@@ -26,15 +27,25 @@ func (l *lowering) linear(n *Linear, c *Choice) error {
 	right := l.weights(n, g, &cuts, columns, identity(n.From, cols), op)
 	parts := l.multiply(op, g, cuts, left, right, n.GEMM)
 	out := identity(0, cols)
-	if l.norms[n.Out] {
+	if l.whole[n.Out] {
 		if c.Owners == nil {
 			return missing(n.Out.Name, "row owners")
 		}
 		return l.finishRows(n, *c.Owners, parts, cols)
 	}
 	bias := l.columnBias(n, out)
-	l.values[n.Out] = &activation{f16: l.finishSlices(n.Out.Name, parts, bias, n.GELU)}
+	l.values[n.Out] = &activation{f16: l.finishSlices(n.Out.Name, parts, bias, n.GELU, unit == 32)}
 	return nil
+}
+
+// ColumnUnit is the number of columns by which a grid divides the result: a panel,
+// or two where the result will be quantised in slices. Then a slice becomes whole
+// FP8 panels, whose rows follow each other, and travels in long runs.
+func (n *Linear) ColumnUnit(wholeRows bool) int {
+	if n.GEMM.Precision == graph.F8 && !wholeRows {
+		return 32
+	}
+	return 16
 }
 
 // gridCuts are the boundaries of a grid's parts: rows and columns of the result
@@ -238,11 +249,11 @@ func (l *lowering) hostLike(t *Tensor, v *graph.Value, element func(r, c int32) 
 // finishSlices reduces partial results where they lie and adds bias and GELU. Each
 // of the K tiles that share a block reduces one K-th of it: a contiguous range of
 // its panels, so the tile's own partial is used in place.
-func (l *lowering) finishSlices(name string, parts []*Tensor, add *bias, gelu bool) *Tensor {
+func (l *lowering) finishSlices(name string, parts []*Tensor, add *bias, gelu, pairs bool) *Tensor {
 	out := parts[0]
 	slot := computeSlot(parts...)
 	if len(parts) > 1 {
-		out = l.scatter(name, parts, add, gelu)
+		out = l.scatter(name, parts, add, gelu, pairs)
 		slot = out.Ready
 	} else if add != nil && !gelu {
 		op := l.operation(name, "bias")
@@ -272,10 +283,13 @@ func (l *lowering) finishSlices(name string, parts []*Tensor, add *bias, gelu bo
 // elements in the order of the block's panels.
 type slice struct{ u0, u1 int32 }
 
-// sliceCuts splits a block between the tiles of its partials, at panels where
-// there are enough of them.
-func sliceCuts(block *layout.Block, parts int) []int32 {
+// sliceCuts splits a block between the tiles of its partials, at panels (or pairs
+// of panels) where there are enough of them.
+func sliceCuts(block *layout.Block, parts int, pairs bool) []int32 {
 	panels := int(block.Cols / 16)
+	if pairs && panels/2 >= parts {
+		return scale(layout.Cuts(panels/2, parts), 2*block.Rows)
+	}
 	if panels >= parts {
 		return scale(layout.Cuts(panels, parts), block.Rows)
 	}
@@ -304,7 +318,7 @@ func sliceBlocks(block *layout.Block, u0, u1 int32) []layout.Block {
 // scatter is the reduce-scatter of finishSlices: every tile gathers the other
 // partials of its slice and adds them to its own. The bias is fused unless GELU
 // takes it.
-func (l *lowering) scatter(name string, parts []*Tensor, add *bias, gelu bool) *Tensor {
+func (l *lowering) scatter(name string, parts []*Tensor, add *bias, gelu, pairs bool) *Tensor {
 	count := len(parts)
 	slot := exchangeSlot(parts...)
 	op := l.operation(name, "partials")
@@ -322,7 +336,7 @@ func (l *lowering) scatter(name string, parts []*Tensor, add *bias, gelu bool) *
 	}
 	for i := range parts[0].Blocks {
 		block := &parts[0].Blocks[i]
-		cuts := sliceCuts(block, count)
+		cuts := sliceCuts(block, count, pairs)
 		for k := range count {
 			u0, u1 := cuts[k], cuts[k+1]
 			if u0 == u1 {

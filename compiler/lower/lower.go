@@ -44,7 +44,7 @@ type lowering struct {
 	*builder
 	model  *Model
 	values map[*graph.Value]*activation
-	norms  map[*graph.Value]bool // values that are read as whole rows
+	whole  map[*graph.Value]bool // values that are read as whole rows
 }
 
 // activation is a value on the tiles: in F16, and quantised when somebody asked.
@@ -58,16 +58,7 @@ func newLowering(m *Model, r *Recipe, sketch bool) (*lowering, error) {
 	if len(r.Steps) != len(m.Steps) {
 		return nil, fmt.Errorf("lower: the recipe has %d steps, the model %d", len(r.Steps), len(m.Steps))
 	}
-	l := &lowering{builder: newBuilder(r.Tiles, sketch), model: m, values: map[*graph.Value]*activation{}, norms: map[*graph.Value]bool{}}
-	for _, s := range m.Steps {
-		if s.Norm != nil {
-			l.norms[s.Norm.In] = true
-		}
-		if s.Linear != nil && s.Linear.Residual != nil {
-			l.norms[s.Linear.Residual] = true
-		}
-	}
-	l.norms[m.Graph.Outputs[0]] = true
+	l := &lowering{builder: newBuilder(r.Tiles, sketch), model: m, values: map[*graph.Value]*activation{}, whole: m.WholeRows()}
 	return l, nil
 }
 
@@ -200,9 +191,25 @@ func (l *lowering) like(t *Tensor, elem, align, tail int32) (*Tensor, []span) {
 	return n, spans
 }
 
-// cast converts to FP8 on the owners, in the same order.
+// cast converts to FP8 on the owners: to whole FP8 panels if every block is made of
+// pairs of F16 panels, else element by element in the same order.
 func (l *lowering) cast(t *Tensor, scale int, operation int32) *Tensor {
 	slot := computeSlot(t)
+	pairs := t.Form == layout.Left16
+	for i := range t.Blocks {
+		pairs = pairs && t.Blocks[i].C0%32 == 0 && t.Blocks[i].Cols%32 == 0
+	}
+	if pairs {
+		out, _ := l.like(t, 1, 8, 0)
+		out.Form, out.Ready = layout.Left8, slot
+		for i := range t.Blocks {
+			for j, tile := range t.Tiles[i] {
+				l.call(slot, tile, operation, program.KernelCastPanels, t.Places[i][j], out.Places[i][j],
+					Imm(t.Blocks[i].Rows), Imm(t.Blocks[i].Cols), Imm(int32(scale)))
+			}
+		}
+		return out
+	}
 	out, spans := l.like(t, 1, 8, 0)
 	out.Ready = slot
 	for _, s := range spans {

@@ -86,6 +86,21 @@ func NewModel(g *graph.Graph) (*Model, error) {
 	return m, nil
 }
 
+// WholeRows are the values that somebody reads as whole rows: norms, residuals and
+// the host. They are gathered on owners of rows; the others stay in slices.
+func (m *Model) WholeRows() map[*graph.Value]bool {
+	w := map[*graph.Value]bool{m.Graph.Outputs[0]: true}
+	for _, s := range m.Steps {
+		if s.Norm != nil {
+			w[s.Norm.In] = true
+		}
+		if s.Linear != nil && s.Linear.Residual != nil {
+			w[s.Linear.Residual] = true
+		}
+	}
+	return w
+}
+
 type extraction struct {
 	users  [][]*graph.Value
 	output *graph.Value

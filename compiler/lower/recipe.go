@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"ipufarm/compiler/graph"
 	"ipufarm/protocol/machine"
 )
 
@@ -25,15 +26,16 @@ func (r *Recipe) Check(m *Model) error {
 	if len(r.Steps) != len(m.Steps) {
 		return fmt.Errorf("recipe: %d steps, the model has %d", len(r.Steps), len(m.Steps))
 	}
+	whole := m.WholeRows()
 	for i := range r.Steps {
-		if err := r.Steps[i].check(&m.Steps[i], r.Tiles); err != nil {
+		if err := r.Steps[i].check(&m.Steps[i], r.Tiles, whole); err != nil {
 			return fmt.Errorf("recipe: step %d: %w", i, err)
 		}
 	}
 	return nil
 }
 
-func (c *Choice) check(s *Step, tiles int) error {
+func (c *Choice) check(s *Step, tiles int, whole map[*graph.Value]bool) error {
 	grid := func(name string, g *Grid, rows, panels, inner, multiple int) error {
 		switch {
 		case g == nil:
@@ -50,10 +52,14 @@ func (c *Choice) check(s *Step, tiles int) error {
 		return (n.Weight.Shape[0] + g - 1) / g
 	}
 	if n := s.Linear; n != nil {
+		if whole[n.Out] && c.Owners == nil {
+			return errors.New("no row owners")
+		}
 		if o := c.Owners; o != nil && (o.PerTile < 1 || o.Stride < 1 || o.Stride > tiles || o.Base < 0 || o.Base >= tiles || (rowsOf(n.GEMM)+o.PerTile-1)/o.PerTile > tiles) {
 			return fmt.Errorf("owners %+v for %d rows on %d tiles", *o, rowsOf(n.GEMM), tiles)
 		}
-		return grid("grid", c.Grid, rowsOf(n.GEMM), (n.To-n.From+15)/16, inner(n), 1)
+		unit := n.ColumnUnit(whole[n.Out])
+		return grid("grid", c.Grid, rowsOf(n.GEMM), (n.To-n.From+unit-1)/unit, inner(n), 1)
 	}
 	a, o := s.Attend, c.Attend
 	if a == nil {

@@ -52,7 +52,8 @@ func familiesOf(m *lower.Model, tiles int) []family {
 
 // shape is a GEMM as the planner sees it.
 type shape struct {
-	rows, panels, inner int // rows, 16-column panels, panels of the contraction
+	rows, panels, inner int // rows, column units, panels of the contraction
+	unit                int // 16-column panels of a unit
 	grain               int
 	f8                  bool
 	rowResult           bool // the result is gathered as whole rows
@@ -64,7 +65,7 @@ type shape struct {
 // cost estimates one GEMM by itself on a grid: bringing the left operand, the
 // kernel, and bringing the partials together, in modelled cycles.
 func (s shape) cost(g lower.Grid, owners int) int64 {
-	r, n, k := ceil(s.rows, g.M), ceil(s.panels, g.N), ceil(s.inner, g.K)
+	r, n, k := ceil(s.rows, g.M), ceil(s.panels, g.N)*s.unit, ceil(s.inner, g.K)
 	c := program.Command{Kind: program.Call, Kernel: program.KernelGEMM}
 	c.Args = [program.CommandArgs]uint32{3: uint32(r), 4: uint32(k), 5: uint32(n)}
 	bytes := 2
@@ -89,7 +90,7 @@ func (s shape) cost(g lower.Grid, owners int) int64 {
 	switch {
 	case s.rowResult:
 		per := ceil(s.rows, owners)
-		elements := per * s.panels * 16
+		elements := per * s.panels * s.unit * 16
 		total += phase + max(int64(g.K*elements/2), int64(r*n*8)) + reduce(elements, g.K)
 	case g.K > 1:
 		elements := ceil(r*n, g.K) * 16
@@ -162,7 +163,8 @@ func grids(s shape, tiles, multiple, limit int, keep func(shape, lower.Grid) boo
 const candidatesPerGrid = 10
 
 func linearShape(n *lower.Linear, rows, cols int, whole bool) shape {
-	s := shape{rows: rows, panels: ceil(cols, 16), grain: 16, rowResult: whole, gelu: n.GELU,
+	unit := n.ColumnUnit(whole)
+	s := shape{rows: rows, panels: ceil(cols, unit), unit: unit / 16, grain: 16, rowResult: whole, gelu: n.GELU,
 		stationary: n.In.Op == graph.Input || n.In.Op == graph.Parameter}
 	if n.GEMM.Precision == graph.F8 {
 		s.grain, s.f8 = 32, true
@@ -176,7 +178,7 @@ func linearShape(n *lower.Linear, rows, cols int, whole bool) shape {
 func (f family) start(m *lower.Model, tiles int) (lower.Recipe, [][]lower.Choice) {
 	r := lower.Recipe{Family: f.name, Tiles: tiles, Steps: make([]lower.Choice, len(m.Steps))}
 	candidates := make([][]lower.Choice, len(m.Steps))
-	whole := wholeRows(m)
+	whole := m.WholeRows()
 	for i, s := range m.Steps {
 		switch {
 		case s.Linear != nil:
@@ -189,20 +191,6 @@ func (f family) start(m *lower.Model, tiles int) (lower.Recipe, [][]lower.Choice
 		r.Steps[i] = candidates[i][0]
 	}
 	return r, candidates
-}
-
-// wholeRows are the values that somebody reads as whole rows.
-func wholeRows(m *lower.Model) map[*graph.Value]bool {
-	w := map[*graph.Value]bool{m.Graph.Outputs[0]: true}
-	for _, s := range m.Steps {
-		if s.Norm != nil {
-			w[s.Norm.In] = true
-		}
-		if s.Linear != nil && s.Linear.Residual != nil {
-			w[s.Linear.Residual] = true
-		}
-	}
-	return w
 }
 
 func (f family) linear(n *lower.Linear, tiles int, whole bool) []lower.Choice {
@@ -237,6 +225,9 @@ func (f family) attend(a *lower.Attend, tiles int) []lower.Choice {
 		linearShape(a.Q, a.Batch*a.Queries, width*16, false),
 		linearShape(a.K, a.Batch*a.Keys, width*16, false),
 		linearShape(a.V, a.Batch*a.Keys, width*16, false),
+	}
+	for i := range shapes { // read in F16, head by head
+		shapes[i].panels, shapes[i].unit = width, 1
 	}
 	// V is made transposed: channels are its rows, keys its columns.
 	v := &shapes[2]
