@@ -200,7 +200,7 @@ func randomRecipe(rng *rand.Rand, s *subject) lower.Recipe {
 	tiles := s.spec.Tiles
 	grid := func(rows, panels, inner, multiple int) *lower.Grid {
 		for {
-			g := lower.Grid{M: 1 + rng.IntN(min(rows, 8)), N: multiple * (1 + rng.IntN(min(panels/multiple, 12))), K: 1 + rng.IntN(min(inner, 6)), Base: rng.IntN(tiles)}
+			g := lower.Grid{M: 1 + rng.IntN(min(rows, 8)), N: multiple * (1 + rng.IntN(min(panels/multiple, 12))), K: 1 + rng.IntN(min(inner, 6)), Base: rng.IntN(tiles), Moved: rng.IntN(2) == 0}
 			if g.Size() <= tiles {
 				return &g
 			}

@@ -1,11 +1,5 @@
 package exchange
 
-import (
-	"fmt"
-
-	"ipufarm/protocol/machine"
-)
-
 // Schedule says when each transfer of a problem leaves.
 type Schedule struct {
 	Starts      []int32 // by transfer: event of its first word on the source's timeline
@@ -46,29 +40,32 @@ func Solve(p *Problem) (*Schedule, error) {
 	if err := p.Check(); err != nil {
 		return nil, err
 	}
-	streams := groupStreams(p)
-	var best *Schedule
-	for _, policy := range policies(p) {
-		l := newLister(p, streams, policy)
-		l.run()
-		s := l.schedule()
-		if s.Horizon > machine.MaxHorizon {
-			return nil, fmt.Errorf("exchange phase ends at event %d, rows may last at most %d", s.Horizon, machine.MaxHorizon)
-		}
-		if best == nil || s.Horizon < best.Horizon {
-			best = s
-		}
+	order, same := streamOrder(p)
+	units := cutUnits(p, order, same, int32(wBatch))
+	if wRounds > 0 && len(p.Transfers) == len(p.Receivers) {
+		assignRounds(p, units)
+	} else {
+		assignWaves(p, units, int32(wWaves))
 	}
-	return best, nil
+	if wRounds == 2 {
+		l := newLister(p, order, units)
+		keys := make([]sortKey, len(units))
+		for i := range units {
+			keys[i] = sortKey{uint64(units[i].wave), int32(i)}
+		}
+		for _, k := range sortByKey(keys) {
+			u := units[k.item]
+			l.place(u, l.earliest(&u))
+		}
+		return l.schedule(), nil
+	}
+	l := newLister(p, order, sortUnits(units))
+	if wRounds == 3 {
+		l.runGlobal()
+	} else {
+		l.run()
+	}
+	return l.schedule(), nil
 }
 
-// policy is one setting of the list scheduler.
-type policy struct {
-	batch    int32 // words placed per decision, unless one transfer is longer
-	patience int32 // how often a sender may wait for a better moment before it commits
-	slack    int32 // events that a start may be late and still count as immediate
-}
-
-func policies(p *Problem) []policy {
-	return []policy{{batch: 256, patience: 4, slack: 0}}
-}
+var wRounds = env("ROUNDS", 0)

@@ -188,6 +188,45 @@ func RunCount(sf Form, src *Block, df Form, dst *Block) int64 {
 	return pieces * rows
 }
 
+// Units is the number of pieces in which Part can cut a block: rows of a panel of a
+// Panels block, panels of a Coefficient block.
+func Units(f Form, b *Block) int32 {
+	if f.Order == Coefficient {
+		return b.Rows / 16 * (b.Cols / f.Grain)
+	}
+	return b.Rows * (b.Cols / f.Grain)
+}
+
+// Part lists the blocks that hold units [u0, u1) of a Panels or Coefficient block,
+// in the order of its memory: laid out one after the other they are the same bytes.
+func Part(f Form, b *Block, u0, u1 int32) []Block {
+	var out []Block
+	if f.Order == Coefficient {
+		panels := b.Cols / f.Grain
+		for u := u0; u < u1; {
+			group, panel := u/panels, u%panels
+			n := min(panels-panel, u1-u)
+			part := NewBlock(f, Rect{R0: b.R0 + 16*group, R1: min(b.R0+16*group+16, b.R1),
+				C0: b.C0 + panel*f.Grain, C1: min(b.C0+(panel+n)*f.Grain, b.C1)})
+			part.Rows = 16
+			out = append(out, part)
+			u += n
+		}
+		return out
+	}
+	for u := u0; u < u1; {
+		panel, row := u/b.Rows, u%b.Rows
+		rows, panels := min(b.Rows-row, u1-u), int32(1)
+		if row == 0 && rows == b.Rows { // whole panels together
+			panels = (u1 - u) / b.Rows
+		}
+		out = append(out, NewBlock(f, Rect{R0: b.R0 + row, R1: b.R0 + row + rows,
+			C0: b.C0 + panel*f.Grain, C1: min(b.C0+(panel+panels)*f.Grain, b.C1)}))
+		u += rows * panels
+	}
+	return out
+}
+
 // Index finds the blocks that overlap a region.
 type Index struct {
 	blocks []Block

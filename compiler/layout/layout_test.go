@@ -126,3 +126,31 @@ func TestTransposedOperandNeedsNoPacking(t *testing.T) {
 		t.Errorf("%d runs, want 1", runs)
 	}
 }
+
+// The parts of a block, laid out one after the other, are its bytes.
+func TestPartsAreTheBlock(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	for range 200 {
+		f := forms[1+rng.IntN(len(forms)-1)]
+		r0, c0 := rng.Int32N(40), rng.Int32N(10)*f.Grain
+		b := layout.NewBlock(f, layout.Rect{R0: r0, R1: r0 + 1 + rng.Int32N(50), C0: c0, C1: c0 + f.Grain*(1+rng.Int32N(6))})
+		units := int(layout.Units(f, &b))
+		cuts := layout.Cuts(units, 1+rng.IntN(units))
+		at := int32(0)
+		for i := 0; i+1 < len(cuts); i++ {
+			for _, p := range layout.Part(f, &b, cuts[i], cuts[i+1]) {
+				for r := p.R0; r < p.R1; r++ {
+					for c := p.C0; c < p.C1; c++ {
+						if got, want := at+p.Offset(f, r, c), b.Offset(f, r, c); got != want {
+							t.Fatalf("%v %v: element (%d,%d) at %d, in the block at %d", f, b, r, c, got, want)
+						}
+					}
+				}
+				at += p.Bytes(f)
+			}
+		}
+		if at != b.Bytes(f) {
+			t.Fatalf("%v: parts have %d bytes, the block %d", f, at, b.Bytes(f))
+		}
+	}
+}

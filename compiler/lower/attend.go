@@ -50,7 +50,7 @@ func (l *lowering) projection(n *Linear, a *Attend, g Grid, notBefore int32) (*T
 		return nil, 0, err
 	}
 	left.Ready = max(left.Ready, notBefore)
-	right := l.weights(n, g, &cuts, inner, outer, op)
+	right := l.weights(n, g, &cuts, inner, outer, left.Ready|1, op)
 	parts := l.multiply(op, g, cuts, left, right, n.GEMM)
 	return l.finishSlices(n.Out.Name, parts, l.columnBias(n, outer), false, false), parts[0].Ready, nil
 }
@@ -107,14 +107,7 @@ func (l *lowering) transposed(n *Linear, a *Attend, g Grid) (*Tensor, error) {
 		}
 	}
 	l.place(left, 32, 16, place.Standard)
-	width := n.Weight.Shape[1]
-	l.host(left, n.Weight, n.GEMM.Scale, func(r, c int32) int {
-		i, o := inner(c), outer(r)
-		if i < 0 || o < 0 {
-			return -1
-		}
-		return i*width + o
-	})
+	l.weigh(left, n, g.Moved && g.N > 1, inner, outer, right.Ready|1, op)
 	parts := l.multiply(op, g, cuts, left, right, n.GEMM)
 	var add *bias
 	if n.Bias != nil {

@@ -24,7 +24,7 @@ func (l *lowering) linear(n *Linear, c *Choice) error {
 	if err != nil {
 		return err
 	}
-	right := l.weights(n, g, &cuts, columns, identity(n.From, cols), op)
+	right := l.weights(n, g, &cuts, columns, identity(n.From, cols), left.Ready|1, op)
 	parts := l.multiply(op, g, cuts, left, right, n.GEMM)
 	out := identity(0, cols)
 	if l.whole[n.Out] {
@@ -163,8 +163,9 @@ func (l *lowering) left(n *Linear, g Grid, cuts *gridCuts, op int32) (*Tensor, f
 
 // weights puts the right operand of a linear step where it is used: blocks (n, k),
 // each on the tiles of its row parts. inner maps the contraction to the rows of the
-// parameter, outer the result's columns to its columns.
-func (l *lowering) weights(n *Linear, g Grid, cuts *gridCuts, inner, outer func(int32) int, op int32) *Tensor {
+// parameter, outer the result's columns to its columns. Moved weights travel in an
+// exchange slot, that of the left operand.
+func (l *lowering) weights(n *Linear, g Grid, cuts *gridCuts, inner, outer func(int32) int, slot, op int32) *Tensor {
 	_, form := forms(n.GEMM)
 	t := &Tensor{Rows: cuts.cols[g.N], Cols: cuts.inner[g.K], Form: form}
 	for i := range g.N {
@@ -178,15 +179,48 @@ func (l *lowering) weights(n *Linear, g Grid, cuts *gridCuts, inner, outer func(
 		}
 	}
 	l.place(t, 32, 0, place.Interleaved)
+	l.weigh(t, n, g.Moved && g.M > 1, inner, outer, slot, op)
+	return t
+}
+
+// weigh fills a placed weight operand: by the host, or in an exchange slot from
+// parts that the host put on the tiles of each block. The matrix of the operand has
+// the parameter's columns as rows (outer) and the contraction as columns (inner).
+func (l *lowering) weigh(t *Tensor, n *Linear, moved bool, inner, outer func(int32) int, slot, op int32) {
 	width := n.Weight.Shape[1]
-	l.host(t, n.Weight, n.GEMM.Scale, func(r, c int32) int {
+	element := func(r, c int32) int {
 		i, o := inner(c), outer(r)
 		if i < 0 || o < 0 {
 			return -1
 		}
 		return i*width + o
-	})
-	return t
+	}
+	if !moved {
+		l.host(t, n.Weight, n.GEMM.Scale, element)
+		return
+	}
+	home := &Tensor{Rows: t.Rows, Cols: t.Cols, Form: t.Form}
+	for i := range t.Blocks {
+		cuts := layout.Cuts(int(layout.Units(t.Form, &t.Blocks[i])), len(t.Tiles[i]))
+		for j, tile := range t.Tiles[i] {
+			if cuts[j] == cuts[j+1] {
+				continue
+			}
+			blocks := layout.Part(t.Form, &t.Blocks[i], cuts[j], cuts[j+1])
+			bytes := int32(0)
+			for k := range blocks {
+				bytes += blocks[k].Bytes(t.Form)
+			}
+			buffer, offset := l.buffer(tile, bytes, 8, place.Standard), uint32(0)
+			for k := range blocks {
+				home.add(blocks[k], tile)
+				home.Places = append(home.Places, []Ref{{buffer, offset}})
+				offset += uint32(blocks[k].Bytes(t.Form))
+			}
+		}
+	}
+	l.host(home, n.Weight, n.GEMM.Scale, element)
+	l.move(home, t, slot, op, false)
 }
 
 // multiply runs the GEMM of each tile of a grid and returns its K partial results,
@@ -296,25 +330,6 @@ func sliceCuts(block *layout.Block, parts int, pairs bool) []int32 {
 	return layout.Cuts(panels*int(block.Rows), parts)
 }
 
-// sliceBlocks lists the blocks of units [u0, u1): whole panels together, parts of a
-// panel by themselves.
-func sliceBlocks(block *layout.Block, u0, u1 int32) []layout.Block {
-	var out []layout.Block
-	for u := u0; u < u1; {
-		panel, row := u/block.Rows, u%block.Rows
-		rows, panels := min(block.Rows-row, u1-u), int32(1)
-		if row == 0 && rows == block.Rows {
-			panels = (u1 - u) / block.Rows
-		}
-		out = append(out, layout.NewBlock(layout.Left16, layout.Rect{
-			R0: block.R0 + row, R1: block.R0 + row + rows,
-			C0: block.C0 + 16*panel, C1: block.C0 + 16*(panel+panels),
-		}))
-		u += rows * panels
-	}
-	return out
-}
-
 // scatter is the reduce-scatter of finishSlices: every tile gathers the other
 // partials of its slice and adds them to its own. The bias is fused unless GELU
 // takes it.
@@ -350,7 +365,7 @@ func (l *lowering) scatter(name string, parts []*Tensor, add *bias, gelu, pairs 
 			jobs = append(jobs, job{tile, local, gather, n, len(out.Blocks)})
 			result := Ref{Buffer: l.buffer(tile, n*2, 8, place.Standard)}
 			offset := uint32(0)
-			for _, s := range sliceBlocks(block, u0, u1) {
+			for _, s := range layout.Part(layout.Left16, block, u0, u1) {
 				out.add(s, tile)
 				out.Places = append(out.Places, []Ref{{result.Buffer, offset}})
 				at := uint32(0)

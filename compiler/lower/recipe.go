@@ -107,6 +107,10 @@ type Grid struct {
 	N    int `json:"n"`
 	K    int `json:"k"`
 	Base int `json:"base,omitempty"`
+	// Moved keeps the weights once, spread over the tiles that need them, and
+	// multicasts them with the activations; otherwise every tile of the grid keeps
+	// what it needs. It saves memory where the weights' blocks are on many tiles.
+	Moved bool `json:"moved,omitempty"`
 }
 
 // Size is the number of tiles of the grid.

@@ -111,7 +111,7 @@ func (b *builder) cost() *Cost {
 			clock[t] = arrival
 			if l.send[t]+l.receive[t] > 0 {
 				clock[t] = end
-				table[t] += 8 + 8*l.control[t]
+				table[t] += 8 + l.control[t]*11/2
 			}
 		}
 	}
