@@ -31,7 +31,9 @@ func (p *Profile) Milliseconds(cycles uint32) float64 {
 	return float64(cycles) * 1000 / float64(p.ClockHz)
 }
 
-// Kinds are cycles by what they were spent on.
+// Kinds are cycles by what they were spent on. Synchronization is waiting for the
+// last tile at a barrier, and entering and leaving a row; Exchange is the events
+// of rows.
 type Kinds struct {
 	Compute         uint64 `json:"compute"`
 	Exchange        uint64 `json:"exchange"`
@@ -151,6 +153,18 @@ func (p *Profile) barriers() ([]Barrier, map[barrierKey]int) {
 	return all, index
 }
 
+// exchange adds cycles after the last arrival at a barrier: the scheduled events of
+// the row are exchange, what is left is the cost of the barrier itself. A profile
+// that does not know the schedule has it all as exchange.
+func (k *Kinds) exchange(s *Step, cycles uint32) {
+	events := cycles
+	if s.ExchangeEventCycles > 0 {
+		events = min(cycles, s.ExchangeEventCycles)
+	}
+	k.Exchange += uint64(events)
+	k.Synchronization += uint64(cycles - events)
+}
+
 // splitter divides samples into what their cycles were really spent on: the part
 // of an exchange before the last tile arrived is waiting, not exchanging.
 type splitter struct {
@@ -175,7 +189,8 @@ func (x *splitter) split(s *CycleSample) (k Kinds) {
 		arrival := x.barriers[x.index[barrierKey{s.Step.Epoch, s.Step.Phase}]].LastArrival
 		wait := min(max(arrival, from), to) - from
 		k.Synchronization += uint64(wait)
-		from += wait
+		k.exchange(&s.Step, to-from-wait)
+		return k
 	}
 	k.add(s.Step.Kind, to-from)
 	return k
@@ -227,6 +242,16 @@ type PathStep struct {
 	Start, End uint32   `json:"-"`
 	Kind       StepKind `json:"-"`
 	Step       *Step    `json:"-"` // nil where no sample covers the time
+}
+
+// Kinds returns the cycles of a piece by kind.
+func (s *PathStep) Kinds() (k Kinds) {
+	if s.Kind == KindExchange && s.Step != nil {
+		k.exchange(s.Step, s.End-s.Start)
+	} else {
+		k.add(s.Kind, s.End-s.Start)
+	}
+	return k
 }
 
 // CriticalPath explains every cycle of the crop once: backwards from the end of

@@ -240,14 +240,14 @@ func TestCropAndKinds(t *testing.T) {
 		t.Errorf("cropped %d..%d, %d cycles", start, end, p.Cycles())
 	}
 	kinds, tile := p.ByKind()
-	if want := (Kinds{Compute: 90 + 100 + 40, Exchange: 100 + 60}); kinds != want || tile != 0 {
+	if want := (Kinds{Compute: 90 + 100 + 40, Exchange: 80 + 40, Synchronization: 20 + 20}); kinds != want || tile != 0 {
 		t.Errorf("critical tile %d: %+v, want %+v", tile, kinds, want)
 	}
 	all := p.TileKinds()
 	for i, want := range []Kinds{
 		kinds,
-		{Compute: 40 + 50, Exchange: 80 + 60, Synchronization: 50 + 70, Idle: 40},
-		{Compute: 60 + 50, Exchange: 40, Synchronization: 30 + 150, Idle: 60},
+		{Compute: 40 + 50, Exchange: 60 + 40, Synchronization: 50 + 20 + 70 + 20, Idle: 40},
+		{Compute: 60 + 50, Exchange: 20, Synchronization: 30 + 150 + 20, Idle: 60},
 	} {
 		if all[i] != want || want.Total() != 390 {
 			t.Errorf("tile %d: %+v, want %+v", p.Tiles[i].PhysicalTile, all[i], want)
@@ -353,7 +353,7 @@ func TestQuery(t *testing.T) {
 	}
 	g := byName["gather"]
 	if g.Count != 3 || g.Tiles != 3 || g.TotalCycles != 260 || g.MaxCycles != 130 || g.MaxOnTile != 130 || g.SlowestTile != 2 ||
-		g.ByKind != (Kinds{Exchange: 180, Synchronization: 80}) {
+		g.ByKind != (Kinds{Exchange: 140, Synchronization: 120}) {
 		t.Errorf("gather: %+v", g)
 	}
 	if l := byName["load"]; l.TotalCycles != 90+40+60 {

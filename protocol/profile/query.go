@@ -31,7 +31,7 @@ type QueryRow struct {
 	MaxOnTile    uint64  `json:"max_tile_cycles"`   // most on one tile
 	SlowestTile  uint32  `json:"slowest_tile"`      // that tile
 	Share        float64 `json:"share"`             // of all cycles of all tiles
-	ByKind       Kinds   `json:"by_kind"`           // TotalCycles, waiting told apart from exchanging
+	ByKind       Kinds   `json:"by_kind"`           // TotalCycles, split
 	onTile       uint64  // of the tile being read
 	lastSeenTile int     // index of the tile that onTile belongs to, plus 1
 }
@@ -165,7 +165,7 @@ func Diff(a, b *Profile) []OperationDiff {
 				index[name] = k
 				rows = append(rows, OperationDiff{Operation: name})
 			}
-			side.pick(&rows[k]).add(s.Kind, s.End-s.Start)
+			side.pick(&rows[k]).plus(s.Kinds())
 		}
 	}
 	for i := range rows {

@@ -265,7 +265,7 @@ func (b *pageBuilder) totals() {
 		index[t] = uint32(i)
 	}
 	for _, s := range b.p.CriticalPath() {
-		b.page.CriticalPathKinds.add(s.Kind, s.End-s.Start)
+		b.page.CriticalPathKinds.plus(s.Kinds())
 		b.page.Path = append(b.page.Path, index[s.Tile], s.Start, s.End)
 		if s.Step != nil {
 			b.operation(s.Step.Operation).Path += uint64(s.End - s.Start)

@@ -127,7 +127,7 @@
     [percent(path.compute / run), "compute, critical path"],
   ]) $("cards").append(make("div", { class: "card" }, make("b", {}, value), make("span", {}, label)));
   for (const f of data.facts) $("facts").append(make("dt", {}, f.Name), make("dd", {}, f.Value));
-  for (const k of SHOWN) $("legend").append(make("span", {}, make("i", { class: k }), k === "synchronization" ? "synchronization (waiting for the last tile)" : k));
+  for (const k of SHOWN) $("legend").append(make("span", {}, make("i", { class: k }), k === "synchronization" ? "synchronization (waiting for the last tile; in bars also entering and leaving exchanges)" : k));
   for (const [name, kinds] of [["critical path", path], [`critical tile, ${data.critical_tile}`, data.critical_tile_kinds], ["average tile", data.mean_kinds]]) {
     $("kinds").append(make("tr", {}, make("td", { class: "text" }, name), make("td", { class: "bar" }, stack(kinds, run)),
       make("td", { class: "text" }, SHOWN.map((k) => `${k} ${percent(kinds[k] / run)}`).join(", "))));
@@ -520,7 +520,7 @@
     { name: "share", value: (o) => total(o.mean), cell: (o) => percent(total(o.mean) / run) },
     { name: "compute", value: (o) => o.mean.compute },
     { name: "exchange", value: (o) => o.mean.exchange },
-    { name: "waiting", value: (o) => o.mean.synchronization },
+    { name: "synchronization", value: (o) => o.mean.synchronization },
     { name: "path", value: (o) => o.path },
     { name: "tiles computing", value: (o) => o.tiles },
   ], data.operations);

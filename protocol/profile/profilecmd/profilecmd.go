@@ -25,7 +25,8 @@ func Command() *cobra.Command {
 		Short: "Query, render and compare profiles (.ipuprof)",
 		Long: "Query, render and compare profiles (.ipuprof). Cycles of a run on the simulated device are\n" +
 			"modelled. A run is timed from the first step of the tile that entered last to the last step\n" +
-			"of any tile; the part of an exchange before the last tile arrived counts as synchronization.",
+			"of any tile. Waiting for the last tile at an exchange, and what an exchange takes beyond the\n" +
+			"scheduled events of its row, count as synchronization.",
 	}
 	c.AddCommand(queryCommand(), renderCommand(), barriersCommand(), diffCommand())
 	for _, verb := range c.Commands() {
@@ -112,7 +113,7 @@ func queryCommand() *cobra.Command {
 
 func printQuery(w io.Writer, by string, rows []profile.QueryRow) error {
 	t := columns(w)
-	fmt.Fprintf(t, "%s\tsteps\ttiles\tcycles of all tiles\tshare\tlongest step\tmost on a tile\tslowest\tcompute\texchange\twaiting\n", by)
+	fmt.Fprintf(t, "%s\tsteps\ttiles\tcycles of all tiles\tshare\tlongest step\tmost on a tile\tslowest\tcompute\texchange\tsynchronization\n", by)
 	for _, r := range rows {
 		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%.2f %%\t%d\t%d\t%s\t%d\t%d\t%d\n", r.Group, r.Count, r.Tiles, r.TotalCycles, 100*r.Share,
 			r.MaxCycles, r.MaxOnTile, profile.TileName(r.SlowestTile), r.ByKind.Compute, r.ByKind.Exchange, r.ByKind.Synchronization)

@@ -137,7 +137,7 @@ func TestQueryJSONIsOneObject(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &got); err != nil {
 		t.Fatal(err)
 	}
-	if got.Cycles != 390 || len(got.Rows) != 2 || got.Rows[0].Group != "exchange" || got.Rows[0].ByKind.Synchronization != 300 {
+	if got.Cycles != 390 || len(got.Rows) != 2 || got.Rows[0].Group != "exchange" || got.Rows[0].ByKind.Synchronization != 400 {
 		t.Errorf("got %+v", got)
 	}
 }
