@@ -58,13 +58,21 @@ func gemm(r run) {
 	}
 }
 
-// panel adds the products of one panel to acc: rows x 16, each value a half.
-// left is rows x k, right is k x 16, k is 16 or 32.
-func panel(acc, left, right []float32, scale float32) {
-	panelGo(acc, left, right, scale)
+// panelPath is one implementation of panel: it adds the products of one panel to
+// acc (rows x 16, each value a half) and rounds. left is rows x k, right is k x 16,
+// k is 16 or 32; scale is 1 for k = 16.
+type panelPath struct {
+	name string
+	run  func(acc, left, right []float32, scale float32)
 }
 
-// panelGo is panel in plain Go.
+// panel is the fastest path of this processor.
+var panel = func() func(acc, left, right []float32, scale float32) {
+	paths := panelPaths()
+	return paths[len(paths)-1].run
+}()
+
+// panelGo is the definition in plain Go.
 func panelGo(acc, left, right []float32, scale float32) {
 	k := len(right) / 16
 	var lane [16][16]float32
