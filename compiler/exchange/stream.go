@@ -12,7 +12,6 @@ type unit struct {
 	first    int32  // receivers of one of them, for their tiles:
 	count    int32  // Problem.Receivers[first : first+count]
 	elements uint32 // SRAM elements of all source bytes
-	wave     int32
 }
 
 // streamOrder sorts the transfers by source, receiver list and address, so that
@@ -56,48 +55,6 @@ func cutUnits(p *Problem, order []int32, same []bool, words int32) []unit {
 		u.elements |= elements(x.Address, x.Words)
 	}
 	return units
-}
-
-// assignWaves spreads the units of every tile evenly over waves, so that tiles
-// that serve wave after wave keep the same share of their work for later and no
-// clot of awkward pairs is left at the end. Each unit goes to the wave in which
-// its source and its receivers have least so far.
-func assignWaves(p *Problem, units []unit, waves int32) {
-	sent, received := make([]int32, int32(p.Tiles)*waves), make([]int32, int32(p.Tiles)*waves)
-	load := make([]int32, waves)
-	for i := range units {
-		u := &units[i]
-		copy(load, sent[u.source*waves:])
-		for _, r := range p.Receivers[u.first : u.first+u.count] {
-			for w, x := range received[r.Tile*waves : (r.Tile+1)*waves] {
-				load[w] += x
-			}
-		}
-		best := int32(0)
-		for w, x := range load {
-			if x < load[best] {
-				best = int32(w)
-			}
-		}
-		u.wave = best
-		sent[u.source*waves+best] += u.words
-		for _, r := range p.Receivers[u.first : u.first+u.count] {
-			received[r.Tile*waves+best] += u.words
-		}
-	}
-}
-
-// sortUnits orders units by source and wave.
-func sortUnits(units []unit) []unit {
-	keys := make([]sortKey, len(units))
-	for i := range units {
-		keys[i] = sortKey{uint64(units[i].source)<<32 | uint64(units[i].wave), int32(i)}
-	}
-	sorted := make([]unit, len(units))
-	for i, k := range sortByKey(keys) {
-		sorted[i] = units[k.item]
-	}
-	return sorted
 }
 
 // tileSets numbers the distinct receiver lists of a problem: a single tile is

@@ -13,8 +13,8 @@ import (
 // family is a way to plan that differs from the others in layouts, not in a number.
 type family struct {
 	name string
-	// grids keeps the GEMM grids that the family allows.
-	grids func(shape, lower.Grid) bool
+	// allows keeps the GEMM grids of the family.
+	allows func(shape, lower.Grid) bool
 	// whole keeps scores in whole rows where they are made; otherwise they are made
 	// on two-dimensional grids and move to owners of rows.
 	whole bool
@@ -44,8 +44,8 @@ func familiesOf(m *lower.Model, tiles int) []family {
 	return []family{
 		{"score-grid", anyGrid, false, 0},
 		{"score-grid-unsplit", unsplit, false, 0},
-		{"score-grid-lean", anyGrid, false, 0.25},
-		{"score-grid-leanest", anyGrid, false, 2},
+		{"score-grid-lean", anyGrid, false, 0.3},
+		{"score-grid-leanest", anyGrid, false, 1.5},
 		{"whole-scores", anyGrid, true, 0},
 	}
 }
@@ -59,28 +59,42 @@ type shape struct {
 	rowResult           bool // the result is gathered as whole rows
 	stationary          bool // the left operand is there already
 	gelu                bool
+	transposed          bool // the weights are the left operand
 	castInput           bool // the left operand arrives in F16 and is quantised on the tile
 }
 
-// cost estimates one GEMM by itself on a grid: bringing the left operand, the
-// kernel, and bringing the partials together, in modelled cycles.
-func (s shape) cost(g lower.Grid, owners int) int64 {
+// cost estimates one GEMM by itself on a grid: bringing the operands, the kernel,
+// and bringing the partials together, in modelled cycles; and the bytes that it
+// keeps on a tile, for ever and while it runs.
+func (s shape) cost(g lower.Grid, owners int) (cycles int64, resident, transient int) {
 	r, n, k := ceil(s.rows, g.M), ceil(s.panels, g.N)*s.unit, ceil(s.inner, g.K)
-	c := program.Command{Kind: program.Call, Kernel: program.KernelGEMM}
-	c.Args = [program.CommandArgs]uint32{3: uint32(r), 4: uint32(k), 5: uint32(n)}
 	bytes := 2
 	if s.f8 {
-		c.Args[6], bytes = program.GEMMF8, 1
+		bytes = 1
 	}
-	total := int64(kernel.CommandCycles(&c))
+	left, right := r*k*s.grain*bytes, n*16*k*s.grain*bytes
+	weights, activations, copies := right, left, g.M
+	if s.transposed {
+		weights, activations, copies = left, right, g.N
+	}
+	total := s.gemm(r, k, n)
 	const phase = 330
 	if s.castInput {
 		c := program.Command{Kind: program.Call, Kernel: program.KernelCastPanels}
 		c.Args = [program.CommandArgs]uint32{2: uint32(r), 3: uint32(k * s.grain)}
 		total += int64(kernel.CommandCycles(&c))
 	}
+	moved := g.Moved && copies > 1
+	if !s.stationary || moved {
+		total += phase
+	}
 	if !s.stationary {
-		total += phase + int64(r*k*s.grain*bytes/4)
+		total += int64(activations / 4)
+	}
+	resident, transient = weights, activations+r*n*32
+	if moved {
+		total += int64(weights / 4)
+		resident, transient = weights/copies, transient+weights
 	}
 	reduce := func(elements, partials int) int64 {
 		c := program.Command{Kind: program.Call, Kernel: program.KernelReduce}
@@ -92,62 +106,85 @@ func (s shape) cost(g lower.Grid, owners int) int64 {
 		per := ceil(s.rows, owners)
 		elements := per * s.panels * s.unit * 16
 		total += phase + max(int64(g.K*elements/2), int64(r*n*8)) + reduce(elements, g.K)
+		transient += 2 * g.K * elements
 	case g.K > 1:
 		elements := ceil(r*n, g.K) * 16
 		total += phase + int64((g.K-1)*elements/2) + reduce(elements, g.K-1)
+		transient += 2 * g.K * elements
 	}
 	if !s.rowResult {
 		elements := r * n * 16
 		if g.K > 1 {
 			elements = ceil(r*n, g.K) * 16
 		}
+		resident += 2 * elements // its bias
 		if s.gelu {
 			total += int64(elements) * 90 / 24
 		} else {
 			total += int64(elements) * 18 / 24
 		}
 	}
-	return total
+	return total, resident, transient
+}
+
+func (s shape) gemm(rows, inner, cols int) int64 {
+	c := program.Command{Kind: program.Call, Kernel: program.KernelGEMM}
+	c.Args = [program.CommandArgs]uint32{3: uint32(rows), 4: uint32(inner), 5: uint32(cols)}
+	if s.f8 {
+		c.Args[6] = program.GEMMF8
+	}
+	return int64(kernel.CommandCycles(&c))
 }
 
 func ceil(a, b int) int { return (a + b - 1) / b }
 
-// grids lists the cheapest grids of a GEMM on at most so many tiles that keep
+// grids lists the cheapest grids of a GEMM on at most so many tiles that the family
 // allows, cheapest first. multiple asks that N be a multiple of it.
-func grids(s shape, tiles, multiple, limit int, keep func(shape, lower.Grid) bool) []lower.Grid {
+func (f family) grids(s shape, tiles, multiple, limit int) []lower.Grid {
 	type priced struct {
-		g    lower.Grid
-		cost int64
+		g     lower.Grid
+		price float64
 	}
 	var list []priced
-	for k := 1; k <= min(s.inner, tiles); k++ {
-		if k > 1 && ceil(s.inner, k) == ceil(s.inner, k-1) {
-			continue // no part gets smaller
-		}
-		for m := 1; m <= min(s.rows, tiles/k); m++ {
-			if m > 1 && ceil(s.rows, m) == ceil(s.rows, m-1) {
-				continue
+	consider := func(keep func(shape, lower.Grid) bool) {
+		for k := 1; k <= min(s.inner, tiles); k++ {
+			if k > 1 && ceil(s.inner, k) == ceil(s.inner, k-1) {
+				continue // no part gets smaller
 			}
-			for n := multiple; n <= min(s.panels, tiles/(k*m)); n += multiple {
-				if n > multiple && ceil(s.panels, n) == ceil(s.panels, n-multiple) {
+			for m := 1; m <= min(s.rows, tiles/k); m++ {
+				if m > 1 && ceil(s.rows, m) == ceil(s.rows, m-1) {
 					continue
 				}
-				g := lower.Grid{M: m, N: n, K: k}
-				if keep(s, g) {
-					list = append(list, priced{g, s.cost(g, max(1, min(tiles, s.rows)))})
+				for n := multiple; n <= min(s.panels, tiles/(k*m)); n += multiple {
+					if n > multiple && ceil(s.panels, n) == ceil(s.panels, n-multiple) {
+						continue
+					}
+					for _, moved := range []bool{false, true} {
+						g := lower.Grid{M: m, N: n, K: k, Moved: moved}
+						if moved && (s.transposed && n == 1 || !s.transposed && m == 1) || !keep(s, g) {
+							continue
+						}
+						cycles, resident, transient := s.cost(g, max(1, min(tiles, s.rows)))
+						list = append(list, priced{g, float64(cycles) + f.lean*(float64(resident)+0.2*float64(transient))})
+					}
 				}
 			}
 		}
+	}
+	if consider(f.allows); len(list) == 0 {
+		consider(anyGrid)
 	}
 	sort.Slice(list, func(i, j int) bool {
 		a, b := list[i], list[j]
-		if a.cost != b.cost {
-			return a.cost < b.cost
-		}
-		if a.g.K != b.g.K {
+		switch {
+		case a.price != b.price:
+			return a.price < b.price
+		case a.g.K != b.g.K:
 			return a.g.K < b.g.K
+		case a.g.M != b.g.M:
+			return a.g.M < b.g.M
 		}
-		return a.g.M < b.g.M
+		return !a.g.Moved && b.g.Moved
 	})
 	if len(list) > limit {
 		list = list[:limit]
@@ -196,10 +233,7 @@ func (f family) start(m *lower.Model, tiles int) (lower.Recipe, [][]lower.Choice
 func (f family) linear(n *lower.Linear, tiles int, whole bool) []lower.Choice {
 	rows := n.GEMM.Elements() / n.GEMM.Width()
 	s := linearShape(n, rows, n.To-n.From, whole)
-	list := grids(s, tiles, 1, candidatesPerGrid, f.grids)
-	if len(list) == 0 {
-		list = grids(s, tiles, 1, candidatesPerGrid, anyGrid)
-	}
+	list := f.grids(s, tiles, 1, candidatesPerGrid)
 	var out []lower.Choice
 	for _, g := range list {
 		c := lower.Choice{Grid: &g}
@@ -231,7 +265,7 @@ func (f family) attend(a *lower.Attend, tiles int) []lower.Choice {
 	}
 	// V is made transposed: channels are its rows, keys its columns.
 	v := &shapes[2]
-	v.rows, v.panels = width*16, a.Batch*ceil(a.Keys, 16)
+	v.rows, v.panels, v.transposed = width*16, a.Batch*ceil(a.Keys, 16), true
 	lists := f.share(shapes, [3]int{1, 1, a.Batch}, tiles)
 	products := f.products(a, tiles)
 	first := lower.Choice{Q: &lists[0][0], K: &lists[1][0], V: &lists[2][0], Attend: &products[0]}
@@ -255,21 +289,15 @@ func (f family) attend(a *lower.Attend, tiles int) []lower.Choice {
 // slowest is as fast as can be, and returns the grids of each.
 func (f family) share(shapes [3]shape, multiple [3]int, tiles int) [3][]lower.Grid {
 	const parts = 16
-	best := func(i, units int) []lower.Grid {
-		list := grids(shapes[i], units*tiles/parts, multiple[i], candidatesPerGrid/2, f.grids)
-		if len(list) == 0 {
-			list = grids(shapes[i], units*tiles/parts, multiple[i], candidatesPerGrid/2, anyGrid)
-		}
-		return list
-	}
 	var lists [3][parts][]lower.Grid
 	var cost [3][parts]int64
 	for i := range lists {
 		for u := 1; u <= parts-2; u++ {
-			lists[i][u] = best(i, u)
+			lists[i][u] = f.grids(shapes[i], u*tiles/parts, multiple[i], candidatesPerGrid/2)
 			cost[i][u] = 1 << 60
 			if len(lists[i][u]) > 0 {
-				cost[i][u] = shapes[i].cost(lists[i][u][0], tiles)
+				cycles, resident, transient := shapes[i].cost(lists[i][u][0], tiles)
+				cost[i][u] = cycles + int64(f.lean*(float64(resident)+0.2*float64(transient)))
 			}
 		}
 	}
@@ -285,7 +313,7 @@ func (f family) share(shapes [3]shape, multiple [3]int, tiles int) [3][]lower.Gr
 	for i, u := range choice {
 		out[i] = lists[i][u]
 		if len(out[i]) == 0 { // fewer tiles than images: the images take turns
-			out[i] = grids(shapes[i], max(tiles, multiple[i]), multiple[i], 1, anyGrid)
+			out[i] = f.grids(shapes[i], max(tiles, multiple[i]), multiple[i], 1)
 		}
 	}
 	return out
