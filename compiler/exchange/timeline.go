@@ -69,18 +69,18 @@ func (w windows) blocks(start, end int32, elements uint32) int32 {
 	return blocked
 }
 
-// senderKey orders senders, or units, in a heap: by time, then by most words
-// (negated), then by number.
+// senderKey orders senders in the heap: by time, then by most words left, then
+// by tile.
 type senderKey struct {
-	time, words, tile int32
+	time, left, tile, waits int32
 }
 
 func (a senderKey) before(b senderKey) bool {
 	if a.time != b.time {
 		return a.time < b.time
 	}
-	if a.words != b.words {
-		return a.words < b.words
+	if a.left != b.left {
+		return a.left < b.left
 	}
 	return a.tile < b.tile
 }
