@@ -71,46 +71,25 @@ func Run(ctx context.Context, cfg Config, ready func()) error {
 	}
 	defer holder.Close()
 
-	slots := make([]*slot, cfg.Slots)
-	for i := range slots {
-		slots[i] = &slot{Config: &cfg, holder: holder, bell: make(chan protocol.Queue, 1), log: log.With("slot", i)}
-		for _, q := range queues {
-			stop, err := cfg.Bus.Bell(q, func() { slots[i].ring(q) })
-			if err != nil {
-				return fmt.Errorf("worker: %w", err)
-			}
-			defer stop()
-		}
-	}
 	presence := &protocol.Presence{Version: protocol.Version, Owner: owner, Tool: cfg.Tool, Classes: protocol.Classes, Slots: cfg.Slots}
 	if err := cfg.Bus.Announce(ctx, presence); err != nil {
 		return fmt.Errorf("worker: %w", err)
 	}
+	var group sync.WaitGroup
+	group.Go(func() { ticket.KeepAnnouncing(ctx, cfg.Bus, presence, cfg.Timers.Renew, log) })
+	for i := range cfg.Slots {
+		puller, err := ticket.NewPuller(cfg.Bus, queues, turns, cfg.Timers.Poll)
+		if err != nil {
+			return fmt.Errorf("worker: %w", err)
+		}
+		defer puller.Close()
+		group.Go(func() { work(ctx, &cfg, puller, holder, log.With("slot", i)) })
+	}
 	if ready != nil {
 		ready()
 	}
-	var group sync.WaitGroup
-	group.Go(func() { announce(ctx, cfg.Bus, presence, cfg.Timers.Renew, log) })
-	for _, s := range slots {
-		group.Go(func() { s.work(ctx) })
-	}
 	group.Wait()
 	return cfg.Bus.Leave(context.WithoutCancel(ctx), cfg.Name)
-}
-
-func announce(ctx context.Context, b *bus.Bus, p *protocol.Presence, every time.Duration, log *slog.Logger) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			if err := b.Announce(ctx, p); err != nil && ctx.Err() == nil {
-				log.Warn("presence", "error", err)
-			}
-		}
-	}
 }
 
 // queues are what a worker takes from, first priority first.
@@ -123,91 +102,28 @@ var queues = func() (list []protocol.Queue) {
 	return list
 }()
 
-// turns is the order in which a slot gives the priorities their first look: of
-// twelve looks eight go to the first priority, three to the second and one to the
-// last, so that a flood of urgent work does not starve the rest.
-var turns = [12]int{0, 0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 2}
+// turns: of twelve first looks eight go to the first priority, three to the
+// second and one to the last, so that a flood of urgent work does not starve the
+// rest.
+var turns = []int{0, 0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 2}
 
-// slot executes one task at a time.
-type slot struct {
-	*Config
-	holder *ticket.Holder
-	bell   chan protocol.Queue
-	turn   int
-	stager stager
-	log    *slog.Logger
-}
-
-func (s *slot) ring(q protocol.Queue) {
-	select {
-	case s.bell <- q:
-	default:
-	}
-}
-
-func (s *slot) work(ctx context.Context) {
-	if s.Stage != nil {
-		s.stager = inProcess{s.Stage}
+// work is the life of one slot.
+func work(ctx context.Context, cfg *Config, puller *ticket.Puller, holder *ticket.Holder, log *slog.Logger) {
+	var s stager
+	if cfg.Stage != nil {
+		s = inProcess{cfg.Stage}
 	} else {
-		s.stager = newChild(s.Command, s.Env, s.log)
+		s = newChild(cfg.Command, cfg.Env, log)
 	}
-	defer s.stager.close()
-	for ctx.Err() == nil {
-		t, err := s.next(ctx)
-		if err != nil {
-			s.log.Warn("queue", "error", err)
-			wait(ctx, s.Timers.Poll)
-			continue
-		}
-		if t != nil {
-			s.holder.Hold(ctx, t, s.execute)
-		}
-	}
-}
-
-// bellWait is how long a slot waits for the ticket that a bell was about.
-const bellWait = 20 * time.Millisecond
-
-// next looks for a ticket, and if there is none waits for a bell.
-func (s *slot) next(ctx context.Context) (*bus.Ticket, error) {
-	first := turns[s.turn%len(turns)]
-	s.turn++
-	for i := range queues {
-		// The queue whose turn it is, then the others by priority.
-		q := queues[first]
-		if i > 0 {
-			at := i
-			if i <= first {
-				at = i - 1
-			}
-			q = queues[at]
-		}
-		if t, err := s.Bus.Take(ctx, q, 0); t != nil || err != nil {
-			return t, err
-		}
-	}
-	select {
-	case <-ctx.Done():
-		return nil, nil
-	case q := <-s.bell:
-		return s.Bus.Take(ctx, q, bellWait)
-	case <-time.After(s.Timers.Poll):
-		return nil, nil
-	}
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}
-
-func (s *slot) execute(ctx context.Context, w ticket.Work) (protocol.StageResult, error) {
-	start := time.Now()
-	result, err := s.stager.run(ctx, protocol.StageRequest{
-		Kind: string(w.Task.Kind), Spec: w.Task.Spec, Candidate: w.Task.Candidate, Inputs: w.Inputs, OutDir: w.OutDir,
-	}, w.Progress)
-	result.Seconds = time.Since(start).Seconds()
-	return result, err
+	defer s.close()
+	puller.Each(ctx, log, func(t *bus.Ticket) {
+		holder.Hold(ctx, t, func(ctx context.Context, w ticket.Work) (protocol.StageResult, error) {
+			start := time.Now()
+			result, err := s.run(ctx, protocol.StageRequest{
+				Kind: string(w.Task.Kind), Spec: w.Task.Spec, Candidate: w.Task.Candidate, Inputs: w.Inputs, OutDir: w.OutDir,
+			}, w.Progress)
+			result.Seconds = time.Since(start).Seconds()
+			return result, err
+		})
+	})
 }
