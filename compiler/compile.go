@@ -154,7 +154,7 @@ func placeAll(p *lower.Program, reserved uint32) ([]uint32, error) {
 		q := &problems[p.Buffers[s[0]].Tile]
 		q.Separate = append(q.Separate, [2]int32{local[s[0]], local[s[1]]})
 	}
-	solved, err := place.SolveAll(problems, runtime.GOMAXPROCS(0))
+	solved, err := solveApart(p, problems, local)
 	if err != nil {
 		return nil, err
 	}
@@ -166,6 +166,62 @@ func placeAll(p *lower.Program, reserved uint32) ([]uint32, error) {
 	}
 	return addresses, nil
 }
+
+// solveApart places every tile, if it can with what sends and what receives in one
+// phase in different elements, so that the schedule is free to overlap them; a tile
+// that has no room for that is placed without.
+func solveApart(p *lower.Program, problems []place.Problem, local []int32) ([][]uint32, error) {
+	strict := make([]int, len(problems))
+	for t := range problems {
+		strict[t] = len(problems[t].Separate)
+	}
+	for _, s := range p.Apart {
+		q := &problems[p.Buffers[s[0]].Tile]
+		q.Separate = append(q.Separate, [2]int32{local[s[0]], local[s[1]]})
+	}
+	solved := make([][]uint32, len(problems))
+	errs := make([]error, len(problems))
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			quick := place.Solver{Effort: apartEffort}
+			var full place.Solver
+			for {
+				t := int(next.Add(1)) - 1
+				if t >= len(problems) {
+					return
+				}
+				if errs[t] = quick.Reset(&problems[t]); errs[t] == nil {
+					solved[t], errs[t] = quick.Solve()
+				}
+				if errs[t] == nil {
+					continue
+				}
+				problems[t].Separate = problems[t].Separate[:strict[t]]
+				if errs[t] = full.Reset(&problems[t]); errs[t] == nil {
+					solved[t], errs[t] = full.Solve()
+				}
+			}
+		}()
+	}
+	wg.Wait()
+	for t, err := range errs { // the lowest tile speaks for all
+		var r *place.Refusal
+		if errors.As(err, &r) {
+			r.Tile = int32(t)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return solved, nil
+}
+
+// apartEffort bounds the search for a placement that is only better, not needed.
+const apartEffort = 20_000
 
 // schedule schedules and encodes every phase, each by itself.
 func schedule(ctx context.Context, p *lower.Program, addresses []uint32, progress func(string)) (*Compiled, error) {

@@ -50,7 +50,7 @@ func (l *lowering) projection(n *Linear, a *Attend, g Grid, notBefore int32) (*T
 		return nil, 0, err
 	}
 	left.Ready = max(left.Ready, notBefore)
-	right := l.weights(n, g, &cuts, inner, outer, left.Ready|1, op)
+	right := l.weights(n, g, &cuts, inner, outer, weightSlot(left), op)
 	parts := l.multiply(op, g, cuts, left, right, n.GEMM)
 	return l.finishSlices(n.Out.Name, parts, l.columnBias(n, outer), false, false), parts[0].Ready, nil
 }
@@ -107,7 +107,7 @@ func (l *lowering) transposed(n *Linear, a *Attend, g Grid) (*Tensor, error) {
 		}
 	}
 	l.place(left, 32, 16, place.Standard)
-	l.weigh(left, n, g.Moved && g.N > 1, inner, outer, right.Ready|1, op)
+	l.weigh(left, n, g.Moved && g.N > 1, inner, outer, weightSlot(right), op)
 	parts := l.multiply(op, g, cuts, left, right, n.GEMM)
 	var add *bias
 	if n.Bias != nil {

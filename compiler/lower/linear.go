@@ -24,7 +24,7 @@ func (l *lowering) linear(n *Linear, c *Choice) error {
 	if err != nil {
 		return err
 	}
-	right := l.weights(n, g, &cuts, columns, identity(n.From, cols), left.Ready|1, op)
+	right := l.weights(n, g, &cuts, columns, identity(n.From, cols), weightSlot(left), op)
 	parts := l.multiply(op, g, cuts, left, right, n.GEMM)
 	out := identity(0, cols)
 	if l.whole[n.Out] {
@@ -181,6 +181,16 @@ func (l *lowering) weights(n *Linear, g Grid, cuts *gridCuts, inner, outer func(
 	l.place(t, 32, 0, place.Interleaved)
 	l.weigh(t, n, g.Moved && g.M > 1, inner, outer, slot, op)
 	return t
+}
+
+// weightSlot is the exchange slot in which moved weights travel: the one after the
+// activations. The two are multicast in groups that cross each other; in one phase
+// each would wait for receivers that the other holds.
+func weightSlot(activations *Tensor) int32 {
+	if activations.Ready == 0 {
+		return 1
+	}
+	return exchangeSlot(activations)
 }
 
 // weigh fills a placed weight operand: by the host, or in an exchange slot from

@@ -28,6 +28,7 @@ func Lower(m *Model, r *Recipe) (*Program, error) {
 		}
 	}
 	p.Slots |= 1
+	p.Apart = apart(p)
 	// Calls were written operator by operator; a tile runs them slot by slot.
 	sort.SliceStable(p.Calls, func(i, j int) bool {
 		x, y := &p.Calls[i], &p.Calls[j]
@@ -37,6 +38,42 @@ func Lower(m *Model, r *Recipe) (*Program, error) {
 		return x.Slot < y.Slot
 	})
 	return p, nil
+}
+
+// apart lists the pairs of buffers of a tile of which one sends and the other
+// receives in the same phase. Where they share an element, the schedule must keep
+// the two from happening at the same time.
+func apart(p *Program) [][2]int32 {
+	var pairs [][2]int32
+	sends, receives := make([]int32, len(p.Buffers)), make([]int32, len(p.Buffers)) // phase+1 of the last mark
+	bySender, byReceiver := make([][]int32, p.Tiles), make([][]int32, p.Tiles)
+	for i := range p.Phases {
+		ph := &p.Phases[i]
+		mark := func(seen []int32, list [][]int32, buffer int32) {
+			if seen[buffer] != int32(i+1) {
+				seen[buffer] = int32(i + 1)
+				tile := p.Buffers[buffer].Tile
+				list[tile] = append(list[tile], buffer)
+			}
+		}
+		for j := range ph.Transfers {
+			mark(sends, bySender, ph.Transfers[j].Source.Buffer)
+		}
+		for _, r := range ph.Receivers {
+			mark(receives, byReceiver, r.Buffer)
+		}
+		for t := range bySender {
+			for _, x := range bySender[t] {
+				for _, y := range byReceiver[t] {
+					if x != y {
+						pairs = append(pairs, [2]int32{x, y})
+					}
+				}
+			}
+			bySender[t], byReceiver[t] = bySender[t][:0], byReceiver[t][:0]
+		}
+	}
+	return pairs
 }
 
 // lowering is the state while the steps are walked.

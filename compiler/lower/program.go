@@ -24,6 +24,7 @@ type Program struct {
 	Operations []Operation // what Call.Operation and Phase labels refer to
 	Buffers    []Buffer
 	Separate   [][2]int32 // buffers of one tile that must not share an element
+	Apart      [][2]int32 // buffers of one tile that send and receive in one phase: better not in one element
 	Calls      []Call     // in execution order on each tile
 	Phases     []Phase    // by exchange slot, ascending
 	Host       []HostBlock
