@@ -11,6 +11,7 @@ const (
 	RuleHost    Rule = "host"    // a file does not fit the bindings
 	RuleCommand Rule = "command" // a record is not one the device knows
 	RulePhase   Rule = "phase"   // tiles meet at different exchanges, or not at all
+	RuleLimit   Rule = "limit"   // more than the model can hold or count
 
 	// Kernels.
 	RuleArgument  Rule = "argument"  // a count, flag or scale that the kernel cannot take

@@ -64,7 +64,7 @@ func (d *Device) relay() *Fault {
 				}
 				patches = appendPatches(patches, int32(i), k, s, m)
 				if len(patches) > maxPatches {
-					return t.exchangeFault(RulePhase, m.event, "more than %d words are received and sent on in one phase", maxPatches)
+					return t.exchangeFault(RuleLimit, m.event, "more than %d words are received and sent on in one phase", maxPatches)
 				}
 			}
 		}

@@ -1,6 +1,7 @@
 package device_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"reflect"
@@ -83,11 +84,11 @@ func TestSamples(t *testing.T) {
 		}
 		kinds := []profile.StepKind{profile.KindCompute, profile.KindExchange, profile.KindCompute, profile.KindExchange, profile.KindCompute}
 		for k, s := range tile.Samples {
-			if s.Step.Kind != kinds[k] {
-				t.Errorf("sample %d is of kind %d", k, s.Step.Kind)
+			if s.Step.Kind != kinds[k] || s.Step.Phase != uint32(k/2) {
+				t.Errorf("sample %d is of kind %d, phase %d", k, s.Step.Kind, s.Step.Phase)
 			}
 		}
-		if tile.Samples[0].Step.Kernel != "gelu" || tile.Samples[3].Step.Phase != 1 || tile.Samples[4].Step.Kernel != "add" {
+		if tile.Samples[0].Step.Kernel != "gelu" || tile.Samples[4].Step.Kernel != "add" {
 			t.Errorf("tile %d: %+v", tile.PhysicalTile, tile.Samples)
 		}
 		last = max(last, uint64(at))
@@ -206,6 +207,83 @@ func FuzzCommands(f *testing.F) {
 			if _, ok := err.(*device.Fault); !ok {
 				t.Fatalf("run: %v is no fault", err)
 			}
+		}
+	})
+}
+
+// FuzzRows executes rows made of valid instructions with arbitrary fields on two
+// pairs of tiles: whatever they do to each other, the phase ends or faults, and in
+// the same way with any number of workers.
+func FuzzRows(f *testing.F) {
+	f.Add([]byte{1, 0, 129, 0, 3, 4, 9, 1, 1, 2, 113, 0, 4, 3, 5, 0})
+	f.Add([]byte{0x43, 4, 30, 0, 5, 63, 1, 5, 1, 1, 6, 2, 2, 1, 8, 8, 7, 7, 7, 7})
+	tiles := []int{0, 2, machine.Physical(4), machine.Physical(5)}
+	one, many := device.New(device.Options{Workers: 1}), device.New(device.Options{Workers: 3})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if len(data) > 4000 {
+			return
+		}
+		rows := make([][]uint32, len(tiles))
+		for len(data) >= 4 {
+			// Kind of instruction and tile, a count, a value of two bytes.
+			kind, tile := data[0]&7, data[0]>>3&3
+			count, v := uint32(data[1]), uint32(data[2])|uint32(data[3])<<8
+			data = data[4:]
+			source := uint32(machine.Neutral)
+			if v&3 != 0 {
+				source = uint32(tiles[v>>2&3])
+			}
+			address := uint32(inter)/4 + v&0x3FFF
+			w := &rows[tile]
+			switch kind {
+			case 0:
+				*w = append(*w, 0x40A00000|count)
+			case 1:
+				*w = append(*w, 0x60000000|count&0x7F<<19|address)
+			case 2:
+				*w = append(*w, 0x60000000|count&0x7F<<19|1<<18|v&3)
+			case 3:
+				*w = append(*w, 0x64000000|count<<14|v>>15<<13|source)
+			case 4:
+				*w = append(*w, 0x78000000|count&0x3F<<21|address/(1+v&1)<<3|count>>5&4|(1+v%3))
+			case 5:
+				*w = append(*w, 0x70000000|count&0x3F<<21|v>>8&7)
+			case 6:
+				*w = append(*w, 0x70100000|count&0x3F<<21|v>>14<<18|source)
+			case 7:
+				if len(*w)%2 == 1 {
+					*w = append(*w, 0x40A00000)
+				}
+				*w = append(*w, 0xF0000000|count&0x3F<<21|address<<3|v&3, v>>15<<31|source<<18|address)
+			}
+		}
+		j := newJob()
+		for i, p := range tiles {
+			if len(rows[i]) == 0 {
+				j.tile(p).exchange(0)
+			} else {
+				j.tile(p).exchange(0, append(rows[i], 0x40A000FF, 0x43A00000)...)
+			}
+			j.out(p, inter, 0x10000)
+		}
+		p := j.build()
+		run := func(d *device.Device) ([]byte, string) {
+			if err := d.Load(p); err != nil {
+				t.Fatal(err)
+			}
+			r, err := d.Run(context.Background(), nil)
+			if err == nil {
+				return r.Outputs, ""
+			}
+			if _, ok := err.(*device.Fault); !ok {
+				t.Fatalf("%v is no fault", err)
+			}
+			return nil, err.Error()
+		}
+		a, fault := run(one)
+		b, fault2 := run(many)
+		if fault != fault2 || !bytes.Equal(a, b) {
+			t.Fatalf("1 worker: %q, 3 workers: %q, same memory %v", fault, fault2, bytes.Equal(a, b))
 		}
 	})
 }
