@@ -157,7 +157,7 @@ func (d *Device) Initialize(ctx context.Context, parameters []byte) error {
 // Run takes the input artifact, executes the command stream from the start of the
 // "run" call to End on every tile, and returns the output artifact. Memory keeps
 // its contents, so a second Run needs no second Initialize. Errors are *Fault, or
-// that of the context.
+// that of the context; after one, memory holds what was done so far.
 func (d *Device) Run(ctx context.Context, inputs []byte) (*Result, error) {
 	switch {
 	case d.tiles == nil:

@@ -201,6 +201,11 @@ func TestMulticast(t *testing.T) {
 			t.Errorf("receiver %d: words differ", k)
 		}
 	}
+	// Its own words may not land in the element that they come from.
+	j.tile(0).rows, j.tile(0).stream = nil, nil
+	j.tile(0).exchange(2, new(row).source(mux(0, 0, start), 0).source(mux(0, 0, start)+n, machine.Neutral).
+		send(start, n, inter+0x1000, 3).pointer(write(0, 0, start), inter).end(write(0, 0, start)+n+5)...)
+	j.mustFault(t, device.RuleClash, "its own words", "same SRAM element")
 	// Alone, a tile cannot send to itself.
 	j = newJob()
 	j.tile(0).exchange(2, loopback(start, n)...)

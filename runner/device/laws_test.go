@@ -49,3 +49,12 @@ func TestDeviationsListEveryLaw(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestProfileCounter: cycles that a profile cannot count are a fault, not a wrap.
+func TestProfileCounter(t *testing.T) {
+	d := New(Options{})
+	d.tiles = []*tile{{clock: 1 << 32}}
+	if _, err := d.profile(); err == nil || !strings.Contains(err.Error(), "4294967296 cycles") {
+		t.Errorf("error %v", err)
+	}
+}
