@@ -1,0 +1,113 @@
+package runcmd
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync/atomic"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+	"golang.org/x/term"
+
+	"ipufarm/protocol"
+)
+
+// progress shows a person how far a job is.
+type progress interface {
+	event(e *protocol.Event)
+	end()
+}
+
+// newProgress draws a bar on a terminal and writes lines elsewhere.
+func newProgress(w io.Writer) progress {
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return newBar(f)
+	}
+	return lines{w}
+}
+
+// describe is the line for an event, empty for those that tell a person nothing.
+func describe(e *protocol.Event) string {
+	switch e.Type {
+	case protocol.EventPlanned:
+		return fmt.Sprintf("planned: %d finalists", e.Total)
+	case protocol.EventReference:
+		return "reference evaluated"
+	case protocol.EventVerdict:
+		line := fmt.Sprintf("decided %d of %d: finalist %d (%s) %s", e.Decided, e.Total, e.Candidate, e.Family, e.Verdict)
+		switch {
+		case e.Cycles > 0:
+			line += fmt.Sprintf(", %s modelled cycles", group(e.Cycles))
+		case e.Constraint != "":
+			line += ": " + e.Constraint
+		}
+		return line
+	case protocol.EventDecided:
+		return fmt.Sprintf("winner: finalist %d (%s), %s modelled cycles", e.Candidate, e.Family, group(e.Cycles))
+	case protocol.EventRunning:
+		return "running"
+	case protocol.EventChecked:
+		verdict := "agrees with"
+		if !e.Passed {
+			verdict = "does not agree with"
+		}
+		return fmt.Sprintf("checked: %s modelled cycles, %s the reference (max abs error %.4g)", group(e.Cycles), verdict, e.MaxAbsError)
+	case protocol.EventFault:
+		return fmt.Sprintf("%s of finalist %d is tried again: %s", e.Kind, e.Candidate, e.Message)
+	}
+	return ""
+}
+
+type lines struct{ w io.Writer }
+
+func (l lines) event(e *protocol.Event) {
+	if s := describe(e); s != "" {
+		fmt.Fprintln(l.w, s)
+	}
+}
+
+func (lines) end() {}
+
+// bar counts planning, the finalists, the run and its check.
+type bar struct {
+	out    *mpb.Progress
+	bar    *mpb.Bar
+	status atomic.Value
+	total  int
+	done   int
+}
+
+func newBar(w io.Writer) *bar {
+	b := &bar{out: mpb.New(mpb.WithOutput(w), mpb.WithWidth(32)), total: 3}
+	b.status.Store("planning")
+	b.bar = b.out.AddBar(int64(b.total),
+		mpb.PrependDecorators(decor.Elapsed(decor.ET_STYLE_MMSS), decor.Name(" ")),
+		mpb.AppendDecorators(decor.CountersNoUnit("%d/%d "), decor.Any(func(decor.Statistics) string { return b.status.Load().(string) })))
+	return b
+}
+
+func (b *bar) event(e *protocol.Event) {
+	switch e.Type {
+	case protocol.EventPlanned:
+		b.total = e.Total + 3
+		b.bar.SetTotal(int64(b.total), false)
+		b.done = 1
+	case protocol.EventVerdict, protocol.EventPruned:
+		b.done++
+	case protocol.EventRunning, protocol.EventChecked:
+		b.done++
+	}
+	b.bar.SetCurrent(int64(min(b.done, b.total-1)))
+	switch s := describe(e); {
+	case s != "":
+		b.status.Store(s)
+	case e.Type == protocol.EventProgress && e.Message != "":
+		b.status.Store(fmt.Sprintf("%s: %s", e.Kind, e.Message))
+	}
+}
+
+func (b *bar) end() {
+	b.bar.SetTotal(int64(b.total), true)
+	b.out.Wait()
+}
