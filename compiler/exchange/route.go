@@ -14,6 +14,8 @@ type routes struct {
 	mux [machine.Tiles * machine.Tiles]int8
 	// lag[dest] is machine.PointerLag, from mux to SRAM write.
 	lag [machine.Tiles]int32
+	// mean[source] is the average of mux over all receivers.
+	mean [machine.Tiles]int32
 }
 
 var loadRoutes = sync.OnceValue(func() *routes {
@@ -26,7 +28,9 @@ var loadRoutes = sync.OnceValue(func() *routes {
 	for s, ps := range physical {
 		for d, pd := range physical {
 			r.mux[s*machine.Tiles+d] = int8(machine.MuxTime(ps, pd) + 1)
+			r.mean[s] += int32(r.mux[s*machine.Tiles+d])
 		}
+		r.mean[s] /= machine.Tiles
 	}
 	return r
 })

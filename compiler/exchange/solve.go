@@ -46,29 +46,46 @@ func Solve(p *Problem) (*Schedule, error) {
 	if err := p.Check(); err != nil {
 		return nil, err
 	}
-	streams := groupStreams(p)
+	s := bestOf(p)
+	if s.Horizon > machine.MaxHorizon {
+		return nil, fmt.Errorf("exchange phase ends at event %d, rows may last at most %d", s.Horizon, machine.MaxHorizon)
+	}
+	return s, nil
+}
+
+// Sizes that the choice of a policy depends on, found by experiment on the bench
+// families.
+const (
+	unitsPerTile    = 24  // into which the busiest tile's work is cut
+	shortestUnit    = 24  // words
+	longestUnit     = 512 // words
+	wordsPerRound   = 24  // below this, rounds lose more to uneven latencies than they gain
+	unavoidableTail = 150 // events from the last send to the end of a row
+)
+
+// bestOf tries the policies that suit a problem and keeps the best schedule.
+func bestOf(p *Problem) *Schedule {
+	bound := LowerBound(p)
+	order, same := streamOrder(p)
+	units := cutUnits(p, order, same, min(max(bound/unitsPerTile, shortestUnit), longestUnit))
+	if len(p.Receivers) > len(p.Transfers) {
+		l := newLister(p, order)
+		l.soonest(units)
+		return l.schedule()
+	}
 	var best *Schedule
-	for _, policy := range policies(p) {
-		l := newLister(p, streams, policy)
-		l.run()
-		s := l.schedule()
-		if s.Horizon > machine.MaxHorizon {
-			return nil, fmt.Errorf("exchange phase ends at event %d, rows may last at most %d", s.Horizon, machine.MaxHorizon)
-		}
-		if best == nil || s.Horizon < best.Horizon {
-			best = s
+	if c, ok := colourUnits(p, units); ok && bound >= c.colours*wordsPerRound {
+		l := newLister(p, order)
+		l.rounds(units, c.colour)
+		best = l.schedule()
+		if best.Horizon <= bound+bound/32+unavoidableTail {
+			return best
 		}
 	}
-	return best, nil
-}
-
-// policy is one setting of the list scheduler.
-type policy struct {
-	batch    int32 // words placed per decision, unless one transfer is longer
-	patience int32 // how often a sender may wait for a better moment before it commits
-	slack    int32 // events that a start may be late and still count as immediate
-}
-
-func policies(p *Problem) []policy {
-	return []policy{{batch: 256, patience: 4, slack: 0}}
+	g := newGreedy(p, order, units)
+	g.run()
+	if s := g.schedule(); best == nil || s.Horizon < best.Horizon {
+		best = s
+	}
+	return best
 }

@@ -2,25 +2,24 @@ package exchange
 
 import "slices"
 
-// stream is all transfers from one source to one receiver list, in source
-// address order: transfers that continue each other's source bytes then leave
-// as one long send, and receivers need no new source between them.
-type stream struct {
-	next, end    int32 // transfers still to place: streams.order[next:end]
-	first, count int32 // receivers of one of them, for their tiles
-	words        int32 // of all transfers
+// A unit is a run of transfers of one source that go to the same receivers and
+// are placed without a pause. Transfers that continue each other's source bytes
+// leave as one long send, and receivers keep their mux where it is.
+type unit struct {
+	source   int32
+	from, to int32  // transfers order[from:to]
+	words    int32  // of all of them
+	first    int32  // receivers of one of them, for their tiles:
+	count    int32  // Problem.Receivers[first : first+count]
+	elements uint32 // SRAM elements of all source bytes
+	last     bool   // of its source and receivers: the next unit goes elsewhere
 }
 
-type streams struct {
-	order    []int32  // transfers, grouped by stream
-	all      []stream // grouped by source
-	bySource []int32  // streams of tile t are all[bySource[t]:bySource[t+1]]
-}
-
-// groupStreams sorts the transfers by source, receiver list and address. The
-// list of receivers is compared as written: lists that name the same tiles in
-// another order make another stream, which costs quality but not correctness.
-func groupStreams(p *Problem) *streams {
+// streamOrder sorts the transfers by source, receiver list and address, so that
+// those that may share a unit are neighbours. The list of receivers is compared
+// as written: lists that name the same tiles in another order never share units,
+// which costs quality but not correctness.
+func streamOrder(p *Problem) (order []int32, same []bool) {
 	n := len(p.Transfers)
 	keys := make([]sortKey, n)
 	sets := newTileSets(p)
@@ -29,22 +28,40 @@ func groupStreams(p *Problem) *streams {
 		keys[t] = sortKey{uint64(x.Source)<<52 | uint64(sets.id(int32(t)))<<20 | uint64(x.Address), int32(t)}
 	}
 	keys = sortByKey(keys)
-	g := &streams{order: make([]int32, n), bySource: make([]int32, p.Tiles+1)}
+	order, same = make([]int32, n), make([]bool, n)
 	for i, k := range keys {
-		g.order[i] = k.item
-		x := &p.Transfers[k.item]
-		if i == 0 || k.key>>20 != keys[i-1].key>>20 {
-			g.all = append(g.all, stream{next: int32(i), first: x.First, count: x.Count})
-			g.bySource[x.Source+1]++
+		order[i] = k.item
+		same[i] = i > 0 && k.key>>20 == keys[i-1].key>>20
+	}
+	return order, same
+}
+
+// cutUnits cuts the streams into units of at most so many words, unless one
+// transfer has more. A tile that hears itself gets single transfers, whose
+// elements Check has separated.
+func cutUnits(p *Problem, order []int32, same []bool, words int32) []unit {
+	var units []unit
+	loop := false
+	for i, t := range order {
+		x := &p.Transfers[t]
+		if !same[i] {
+			loop = slices.ContainsFunc(p.receivers(t), func(r Receiver) bool { return r.Tile == x.Source })
 		}
-		s := &g.all[len(g.all)-1]
-		s.end = int32(i + 1)
-		s.words += x.Words
+		if !same[i] && len(units) > 0 {
+			units[len(units)-1].last = true
+		}
+		if !same[i] || loop || units[len(units)-1].words+x.Words > words {
+			units = append(units, unit{source: x.Source, from: int32(i), first: x.First, count: x.Count})
+		}
+		u := &units[len(units)-1]
+		u.to = int32(i + 1)
+		u.words += x.Words
+		u.elements |= elements(x.Address, x.Words)
 	}
-	for t := range p.Tiles {
-		g.bySource[t+1] += g.bySource[t]
+	if len(units) > 0 {
+		units[len(units)-1].last = true
 	}
-	return g
+	return units
 }
 
 // tileSets numbers the distinct receiver lists of a problem: a single tile is

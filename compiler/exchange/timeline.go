@@ -69,18 +69,18 @@ func (w windows) blocks(start, end int32, elements uint32) int32 {
 	return blocked
 }
 
-// senderKey orders senders in the heap: by time, then by most words left, then
-// by tile.
+// senderKey orders senders, or units, in a heap: by time, then by most words
+// (negated), then by number.
 type senderKey struct {
-	time, left, tile, waits int32
+	time, words, tile int32
 }
 
 func (a senderKey) before(b senderKey) bool {
 	if a.time != b.time {
 		return a.time < b.time
 	}
-	if a.left != b.left {
-		return a.left < b.left
+	if a.words != b.words {
+		return a.words < b.words
 	}
 	return a.tile < b.tile
 }
