@@ -40,11 +40,15 @@ func (t *Task) verdict() protocol.Verdict { return t.Manifest.Verdict }
 // candidate is a finalist of a job.
 type candidate struct {
 	protocol.PlannedFinalist
-	Standing Standing          `json:"standing"`
-	Verdict  protocol.Verdict  `json:"verdict"` // of the stage that decided it
-	Why      string            `json:"why,omitempty"`
-	Keys     map[string]string `json:"keys,omitempty"` // by kind: schedule, validate
+	Standing Standing         `json:"standing"`
+	Verdict  protocol.Verdict `json:"verdict"` // of the stage that decided it
+	Why      string           `json:"why,omitempty"`
+	Schedule string           `json:"schedule,omitempty"` // keys of its tasks, once they are wanted
+	Validate string           `json:"validate,omitempty"`
 }
+
+// keys are its tasks in the order of the flow; empty ones are not wanted yet.
+func (f *candidate) keys() [2]string { return [2]string{f.Schedule, f.Validate} }
 
 // Job is everything that the coordinator knows about a job. It is changed only by
 // Step, a function of the job and a Change: it has no clock, no network and no
@@ -248,7 +252,7 @@ func (j *Job) planned(c Change, plan *Task) bool {
 		return false
 	}
 	for _, f := range facts.Finalists {
-		j.Candidates = append(j.Candidates, candidate{PlannedFinalist: f, Keys: map[string]string{}})
+		j.Candidates = append(j.Candidates, candidate{PlannedFinalist: f})
 	}
 	j.log(c, protocol.Event{Type: protocol.EventPlanned, Seconds: plan.Seconds})
 	return true
@@ -307,8 +311,8 @@ func (j *Job) assess(c Change, rank int) {
 	if f.Standing == IsFeasible || f.Standing == Impossible || f.Standing == Unknown {
 		return
 	}
-	for _, kind := range []protocol.Kind{protocol.KindSchedule, protocol.KindValidate} {
-		t := j.task(f.Keys[string(kind)])
+	for _, key := range f.keys() {
+		t := j.task(key)
 		if t == nil || t.Phase == Wanted || t.Phase == Unwanted {
 			return
 		}
@@ -316,7 +320,7 @@ func (j *Job) assess(c Change, rank int) {
 			f.Standing, f.Why = Unknown, t.Why
 		} else if v := t.verdict(); v.Kind != protocol.Feasible {
 			f.Standing, f.Verdict, f.Why = Impossible, v, v.Message
-		} else if kind == protocol.KindValidate {
+		} else if key == f.Validate {
 			f.Standing, f.Verdict = IsFeasible, v
 		} else {
 			continue
@@ -332,8 +336,8 @@ func (j *Job) assess(c Change, rank int) {
 
 // seconds is the time that the stages of a finalist took.
 func (j *Job) seconds(f *candidate) (sum float64) {
-	for _, kind := range []protocol.Kind{protocol.KindSchedule, protocol.KindValidate} {
-		if t := j.task(f.Keys[string(kind)]); t != nil {
+	for _, key := range f.keys() {
+		if t := j.task(key); t != nil {
 			sum += t.Seconds
 		}
 	}
@@ -345,13 +349,12 @@ func (j *Job) pursue(rank int) {
 	f := &j.Candidates[rank]
 	shortlist := j.output(protocol.KindPlan, protocol.RoleShortlist)
 	schedule := j.want(protocol.KindSchedule, rank, shortlist)
-	f.Keys[string(protocol.KindSchedule)] = schedule.Task.Key
+	f.Schedule = schedule.Task.Key
 	if schedule.Phase != Decided || schedule.verdict().Kind != protocol.Feasible {
 		return
 	}
 	scheduled, _ := protocol.FindArtifact(schedule.Manifest.Artifacts, protocol.RoleScheduled)
-	validate := j.want(protocol.KindValidate, rank, append(shortlist, scheduled))
-	f.Keys[string(protocol.KindValidate)] = validate.Task.Key
+	f.Validate = j.want(protocol.KindValidate, rank, append(shortlist, scheduled)).Task.Key
 }
 
 // output returns an artifact of one of the job's own tasks.
@@ -364,7 +367,7 @@ func (j *Job) output(kind protocol.Kind, role string) []protocol.Artifact {
 func (j *Job) prune(c Change, rank int) {
 	f := &j.Candidates[rank]
 	f.Standing = Pruned
-	for _, key := range f.Keys {
+	for _, key := range f.keys() {
 		j.drop(key)
 	}
 	j.log(c, protocol.Event{Type: protocol.EventPruned, Candidate: rank, Family: f.Family})
@@ -423,7 +426,7 @@ func (j *Job) wantRun(c Change, reference *Task) *Task {
 	}
 	winner := &j.Candidates[j.Winner]
 	inputs := j.output(protocol.KindReference, protocol.RoleExpected)
-	for _, a := range j.task(winner.Keys[string(protocol.KindValidate)]).Manifest.Artifacts {
+	for _, a := range j.task(winner.Validate).Manifest.Artifacts {
 		if a.Role == protocol.RolePackage || a.Role == protocol.RoleParameters || a.Role == protocol.RoleInputs {
 			inputs = append(inputs, a)
 		}
@@ -477,7 +480,7 @@ func (j *Job) Report() *protocol.JobReport {
 	for rank := range j.Candidates {
 		r.Finalists = append(r.Finalists, j.finalistReport(rank))
 		if rank == j.Winner {
-			maps.Copy(keys, j.Candidates[rank].Keys)
+			keys[string(protocol.KindSchedule)], keys[string(protocol.KindValidate)] = j.Candidates[rank].Schedule, j.Candidates[rank].Validate
 		}
 	}
 	for _, kind := range protocol.Kinds {
@@ -504,10 +507,12 @@ func (j *Job) finalistReport(rank int) protocol.FinalistReport {
 	f := &j.Candidates[rank]
 	r := protocol.FinalistReport{
 		Rank: rank, Family: f.Family, EstimatedCycles: f.EstimatedCycles, LowerBoundCycles: f.LowerBoundCycles, ExactCycles: f.Verdict.Cycles,
-		Refusal: f.Verdict.Refusal, Message: f.Why, Seconds: j.seconds(f), Cached: len(f.Keys) > 0,
+		Refusal: f.Verdict.Refusal, Message: f.Why, Seconds: j.seconds(f), Cached: f.Schedule != "",
 	}
-	for _, key := range f.Keys {
-		r.Cached = r.Cached && j.Tasks[key].Cached
+	for _, key := range f.keys() {
+		if t := j.task(key); t != nil {
+			r.Cached = r.Cached && t.Cached
+		}
 	}
 	switch f.Standing {
 	case IsFeasible, Impossible:

@@ -87,14 +87,10 @@ type Farm struct {
 	buses     []*bus.Bus
 	stopped   sync.Once
 	closeErr  error
+	failed    chan error // of the first part that ends by itself
 
-	coordinator part
-}
-
-// part is a component that can be stopped by itself.
-type part struct {
-	cancel context.CancelFunc
-	done   chan error
+	stopCoordinator context.CancelFunc
+	coordinatorDone chan error
 }
 
 // credentials are made anew for every start: nothing but this process and what it
@@ -137,7 +133,7 @@ func prepare(o Options) (*Farm, error) {
 		}
 		o.Command = []string{executable, "stage"}
 	}
-	f := &Farm{opts: o, creds: credentials{rand.Text(), rand.Text(), rand.Text(), rand.Text()}, dir: o.State}
+	f := &Farm{opts: o, failed: make(chan error, 1), creds: credentials{rand.Text(), rand.Text(), rand.Text(), rand.Text()}, dir: o.State}
 	var err error
 	if o.State == "" {
 		f.temporary = true
@@ -206,7 +202,6 @@ func (f *Farm) startParts(ctx context.Context) error {
 		return err
 	}
 	ready := make(chan struct{}, f.opts.Workers+1)
-	failed := make(chan error, f.opts.Workers+1)
 	launch := func(name string, run func(b *bus.Bus, ready func()) error) error {
 		b, err := f.connect(ctx, name)
 		if err != nil {
@@ -214,10 +209,7 @@ func (f *Farm) startParts(ctx context.Context) error {
 		}
 		f.parts.Go(func() error {
 			err := run(b, func() { ready <- struct{}{} })
-			if err != nil {
-				f.opts.Log.Error("part of the farm ended", "name", name, "error", err)
-				failed <- fmt.Errorf("%s: %w", name, err)
-			}
+			f.fail(name, err)
 			return err
 		})
 		return nil
@@ -251,7 +243,7 @@ func (f *Farm) startParts(ctx context.Context) error {
 	for range f.opts.Workers + 1 {
 		select {
 		case <-ready:
-		case err := <-failed:
+		case err := <-f.failed:
 			return err
 		case <-ctx.Done():
 			return ctx.Err()
@@ -282,23 +274,41 @@ func (f *Farm) startCoordinator(ctx context.Context, artifacts *store.Store) err
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, f.stopCoordinator = context.WithCancel(ctx)
 	ready, done := make(chan struct{}), make(chan error, 1)
+	f.coordinatorDone = done
 	go func() {
-		done <- coordinator.Run(ctx, coordinator.Config{
+		err := coordinator.Run(ctx, coordinator.Config{
 			Bus: b, Store: artifacts, Path: filepath.Join(f.dir, "coordinator.db"), Log: f.opts.Log.With("part", "coordinator"),
 			Layout: bus.DefaultLayout(f.opts.Timers, DeviceClass, DeviceName), Failpoint: f.opts.failpoint,
 		}, func() { close(ready) })
+		f.fail("coordinator", err)
+		done <- err
 	}()
-	f.coordinator = part{cancel, done}
 	select {
 	case <-ready:
 		return nil
 	case err := <-done:
-		done <- err
+		f.coordinatorDone = nil
 		return err
 	}
 }
+
+// fail notes that a part ended by itself, which it never should.
+func (f *Farm) fail(name string, err error) {
+	if err == nil {
+		return
+	}
+	f.opts.Log.Error("a part of the farm ended", "name", name, "error", err)
+	select {
+	case f.failed <- fmt.Errorf("%s: %w", name, err):
+	default:
+	}
+}
+
+// Failed gives the error of a part that ended by itself. Nothing that was
+// submitted is lost then, but it may not go on until the next start.
+func (f *Farm) Failed() <-chan error { return f.failed }
 
 // Close ends the farm in order: workers and runner give back what they hold, the
 // coordinator and the servers stop, and a temporary state folder is removed.
@@ -313,9 +323,9 @@ func (f *Farm) close() error {
 		f.cancel()
 		errs = append(errs, f.parts.Wait())
 	}
-	if f.coordinator.done != nil {
-		f.coordinator.cancel()
-		errs = append(errs, <-f.coordinator.done)
+	if f.coordinatorDone != nil {
+		f.stopCoordinator()
+		errs = append(errs, <-f.coordinatorDone)
 	}
 	for _, b := range f.buses {
 		b.Close()

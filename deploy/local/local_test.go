@@ -8,12 +8,15 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"ipufarm/protocol"
 	"ipufarm/protocol/bus/bustest"
@@ -37,10 +40,11 @@ type fake struct {
 	Off       float64        `json:"off,omitempty"`       // error of the device's outputs
 	Reference float64        `json:"reference,omitempty"` // milliseconds
 	Dir       string         `json:"dir,omitempty"`       // where attempts are counted
+	Salt      int            `json:"salt,omitempty"`      // makes another spec of it
 }
 
 type fakeFinalist struct {
-	Cycles  uint64  `json:"cycles,omitempty"`  // exact; 0 is infeasible
+	Cycles  uint64  `json:"cycles,omitempty"` // exact; 0 is infeasible
 	Bound   uint64  `json:"bound,omitempty"`
 	Millis  float64 `json:"millis,omitempty"`  // of the schedule
 	Crashes int     `json:"crashes,omitempty"` // attempts of the schedule that kill the child
@@ -123,6 +127,25 @@ func fakeSchedule(ctx context.Context, req protocol.StageRequest, spec fake, fea
 			Constraint: protocol.Capacity, Tile: 7, Step: -1, Needed: 700_000, Free: 600_000, LargestHole: 500_000, Message: "tile 7 is full"}}}, nil
 	}
 	return feasible, put(protocol.RoleScheduled, fmt.Appendf(nil, "candidate %d", req.Candidate))
+}
+
+func rawConnect(t testing.TB, f *Farm) *nats.Conn {
+	t.Helper()
+	raw, err := nats.Connect(f.NATS, nats.UserInfo(f.creds.natsUser, f.creds.natsPassword))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(raw.Close)
+	return raw
+}
+
+func listen(t testing.TB, port int) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
 }
 
 func sleep(ctx context.Context, millis float64) {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -146,10 +147,18 @@ func (l *logger) fatal() error {
 }
 
 func (l *logger) Noticef(format string, v ...any) { l.log.Debug("nats: " + fmt.Sprintf(format, v...)) }
-func (l *logger) Warnf(format string, v ...any)   { l.log.Warn("nats: " + fmt.Sprintf(format, v...)) }
-func (l *logger) Errorf(format string, v ...any)  { l.log.Error("nats: " + fmt.Sprintf(format, v...)) }
-func (l *logger) Debugf(string, ...any)           {}
-func (l *logger) Tracef(string, ...any)           {}
+
+func (l *logger) Warnf(format string, v ...any) {
+	// The server's advice to hash passwords is for those in a file. Ours is random,
+	// lives as long as the server and never leaves the process.
+	if text := fmt.Sprintf(format, v...); !strings.HasPrefix(text, "Plaintext passwords") {
+		l.log.Warn("nats: " + text)
+	}
+}
+
+func (l *logger) Errorf(format string, v ...any) { l.log.Error("nats: " + fmt.Sprintf(format, v...)) }
+func (l *logger) Debugf(string, ...any)          {}
+func (l *logger) Tracef(string, ...any)          {}
 
 func (l *logger) Fatalf(format string, v ...any) {
 	l.mu.Lock()
