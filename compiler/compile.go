@@ -396,8 +396,16 @@ func refused(p *lower.Program, err error) error {
 			}
 			return fmt.Sprintf("%s/%s (%s, slots %d to %d)", op.Name, op.Kind, class, b.First, b.Last)
 		}
+		message := fmt.Sprintf("%s on tile %d (physical %d): ", r.Kind, r.Tile, machine.Physical(int(r.Tile)))
+		if r.Kind == place.Capacity {
+			message += fmt.Sprintf("%d bytes of %d buffers are live in slot %d, %d are free; the largest is %s",
+				r.BytesNeeded, len(r.Live), r.Step, r.BytesFree, name(r.Request))
+		} else {
+			message += fmt.Sprintf("no place for the %d bytes of %s; in slot %d %d buffers leave %d bytes, the largest hole has %d",
+				r.BytesNeeded, name(r.Request), r.Step, len(r.Live), r.BytesFree, r.LargestHole)
+		}
 		out := &Refusal{protocol.Refusal{Constraint: r.Kind.String(), Tile: int(r.Tile), Step: int(max(r.Step, -1)),
-			Needed: r.BytesNeeded, Free: r.BytesFree, LargestHole: r.LargestHole, Allocation: name(r.Request), Message: r.Error()}}
+			Needed: r.BytesNeeded, Free: r.BytesFree, LargestHole: r.LargestHole, Allocation: name(r.Request), Message: message}}
 		for _, id := range r.Live {
 			if len(out.Live) == 16 {
 				break

@@ -155,9 +155,12 @@ func (b *builder) live(c *Cost) {
 	}
 }
 
-// Fits reports whether the estimate leaves room for placement: a screen, not a
-// verdict.
-func (c *Cost) Fits(support int32) bool {
-	free := int32(machine.LoadEnd-machine.DataBase) - machine.SupportSize - support
-	return c.Live <= free && c.Interleaved <= machine.LoadEnd-machine.Region1Base
+// Fits reports whether the estimate leaves room for placement, tables and commands
+// set aside and a twentieth lost to holes: a screen, not a verdict.
+func (c *Cost) Fits() bool {
+	const commands = 8 << 10
+	free := int32(machine.LoadEnd-machine.DataBase) - machine.SupportSize
+	tables := c.TableBytes + commands
+	return tables <= machine.Region0End-machine.TableBase && c.Live <= (free-tables)/20*19 &&
+		c.Interleaved <= (machine.LoadEnd-machine.Region1Base)/20*19
 }

@@ -42,11 +42,11 @@ func familiesOf(m *lower.Model, tiles int) []family {
 		}
 	}
 	return []family{
-		{"score-grid", anyGrid, false, 0},
-		{"score-grid-unsplit", unsplit, false, 0},
+		{"score-grid", anyGrid, false, 0.05},
+		{"score-grid-unsplit", unsplit, false, 0.05},
 		{"score-grid-lean", anyGrid, false, 0.3},
 		{"score-grid-leanest", anyGrid, false, 1.5},
-		{"whole-scores", anyGrid, true, 0},
+		{"whole-scores", anyGrid, true, 0.1},
 	}
 }
 

@@ -41,10 +41,6 @@ type Options struct {
 // DefaultEffort is the number of sketches a family may take.
 const DefaultEffort = 400
 
-// support is what the planner sets aside for tables and commands on each tile, in
-// bytes; placement works with the real size.
-const support = 48 << 10
-
 // Search returns the shortlist, fastest estimate first.
 func Search(m *lower.Model, o Options, progress func(string)) ([]Finalist, error) {
 	if o.Effort == 0 {
@@ -105,10 +101,10 @@ type entry struct {
 
 // better orders entries: what fits first, then cycles, then tables, then the key.
 func better(x, y *entry) bool {
-	if fx, fy := x.cost.Fits(support), y.cost.Fits(support); fx != fy {
+	if fx, fy := x.cost.Fits(), y.cost.Fits(); fx != fy {
 		return fx
 	}
-	if !x.cost.Fits(support) && x.cost.Live != y.cost.Live {
+	if !x.cost.Fits() && x.cost.Live != y.cost.Live {
 		return x.cost.Live < y.cost.Live
 	}
 	if x.cost.Cycles != y.cost.Cycles {
