@@ -40,8 +40,9 @@ type Config struct {
 
 // Store is a bucket. Its methods may be used by many goroutines.
 type Store struct {
-	client *minio.Client
-	bucket string
+	client    *minio.Client
+	transport *http.Transport
+	bucket    string
 }
 
 // Errors of reading.
@@ -69,13 +70,19 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	s := &Store{client: client, bucket: cfg.Bucket}
+	s := &Store{client: client, transport: transport, bucket: cfg.Bucket}
 	err = client.MakeBucket(ctx, cfg.Bucket, minio.MakeBucketOptions{Region: region})
 	if code := minio.ToErrorResponse(err).Code; err != nil && code != minio.BucketAlreadyOwnedByYou && code != minio.BucketAlreadyExists {
+		s.Close()
 		return nil, fmt.Errorf("store: bucket %s at %s: %w", cfg.Bucket, cfg.Endpoint, err)
 	}
 	return s, nil
 }
+
+// Close ends the connections that are in no use. The transport may have opened one
+// and then found another free; a server that waits for requests in flight before
+// it ends waits for the first one of such a connection, too.
+func (s *Store) Close() { s.transport.CloseIdleConnections() }
 
 // CheckConditions reports a server that does not honour "only if absent", on
 // which a commit could overwrite another.

@@ -2,10 +2,14 @@ package store_test
 
 import (
 	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"ipufarm/protocol"
 	"ipufarm/protocol/store"
@@ -35,6 +39,29 @@ func TestCredentialsAreChecked(t *testing.T) {
 	cfg.Bucket, cfg.SecretKey = "bucket-x", "wrong"
 	if _, err := store.Open(context.Background(), cfg); err == nil {
 		t.Error("opened with a wrong secret")
+	}
+}
+
+// A server that ends waits for the connections that nobody closed.
+func TestCloseEndsConnections(t *testing.T) {
+	closed := make(chan struct{}, 8)
+	s3 := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})) // accepts any bucket
+	s3.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateClosed {
+			closed <- struct{}{}
+		}
+	}
+	s3.Start()
+	defer s3.Close()
+	s, err := store.Open(context.Background(), store.Config{Endpoint: s3.Listener.Addr().String(), Bucket: "bucket", AccessKey: "a", SecretKey: "s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	select {
+	case <-closed:
+	case <-time.After(30 * time.Second):
+		t.Error("the connection is still open")
 	}
 }
 

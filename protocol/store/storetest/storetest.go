@@ -55,6 +55,7 @@ func Open(t testing.TB) (*store.Store, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(s.Close)
 	return s, filepath.Join(objects, cfg.Bucket)
 }
 
