@@ -100,7 +100,7 @@ func (f *Farm) restartCoordinator(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	old := f.cancel
 	f.cancel = func() { cancel(); old() }
-	if err := f.startCoordinator(ctx, f.Client.Store); err != nil {
+	if err := f.startCoordinator(ctx); err != nil {
 		t.Errorf("restart of the coordinator: %v", err)
 	}
 }

@@ -85,6 +85,7 @@ type Farm struct {
 	cancel    context.CancelFunc
 	parts     *errgroup.Group
 	buses     []*bus.Bus
+	artifacts *store.Store
 	stopped   sync.Once
 	closeErr  error
 	failed    chan error // of the first part that ends by itself
@@ -183,11 +184,12 @@ func (f *Farm) start(ctx context.Context) error {
 }
 
 func (f *Farm) startParts(ctx context.Context) error {
-	artifacts, err := store.Open(ctx, store.Config{Endpoint: f.s3.Endpoint, Bucket: bucket, AccessKey: f.creds.s3Access, SecretKey: f.creds.s3Secret})
+	var err error
+	f.artifacts, err = store.Open(ctx, store.Config{Endpoint: f.s3.Endpoint, Bucket: bucket, AccessKey: f.creds.s3Access, SecretKey: f.creds.s3Secret})
 	if err != nil {
 		return err
 	}
-	if err := artifacts.CheckConditions(ctx); err != nil {
+	if err := f.artifacts.CheckConditions(ctx); err != nil {
 		return err
 	}
 	cache, err := ticket.NewCache(filepath.Join(f.dir, "cache"))
@@ -198,7 +200,7 @@ func (f *Farm) startParts(ctx context.Context) error {
 	var partsCtx context.Context
 	partsCtx, f.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	f.parts = new(errgroup.Group)
-	if err := f.startCoordinator(partsCtx, artifacts); err != nil {
+	if err := f.startCoordinator(partsCtx); err != nil {
 		return err
 	}
 	ready := make(chan struct{}, f.opts.Workers+1)
@@ -216,7 +218,7 @@ func (f *Farm) startParts(ctx context.Context) error {
 	}
 	for i := range f.opts.Workers {
 		cfg := worker.Config{
-			Name: fmt.Sprintf("worker-%d", i), Slots: 1, Store: artifacts, Cache: cache, Scratch: filepath.Join(f.dir, "scratch"), Tool: f.Tool,
+			Name: fmt.Sprintf("worker-%d", i), Slots: 1, Store: f.artifacts, Cache: cache, Scratch: filepath.Join(f.dir, "scratch"), Tool: f.Tool,
 			Timers: f.opts.Timers, Log: f.opts.Log, Stage: f.opts.Stage, Env: f.opts.Env,
 		}
 		if f.opts.Stage == nil {
@@ -228,7 +230,7 @@ func (f *Farm) startParts(ctx context.Context) error {
 	}
 	err = launch("runner-0", func(b *bus.Bus, ready func()) error {
 		return runner.Run(partsCtx, runner.Config{
-			Name: "runner-0", DeviceName: DeviceName, DeviceClass: DeviceClass, Device: f.opts.Device, Bus: b, Store: artifacts, Cache: cache,
+			Name: "runner-0", DeviceName: DeviceName, DeviceClass: DeviceClass, Device: f.opts.Device, Bus: b, Store: f.artifacts, Cache: cache,
 			Dir: filepath.Join(f.dir, "device"), Scratch: filepath.Join(f.dir, "scratch"), Timers: f.opts.Timers, Log: f.opts.Log,
 		}, ready)
 	})
@@ -239,7 +241,7 @@ func (f *Farm) startParts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.Client = &client.Client{Bus: b, Store: artifacts}
+	f.Client = &client.Client{Bus: b, Store: f.artifacts}
 	for range f.opts.Workers + 1 {
 		select {
 		case <-ready:
@@ -269,7 +271,7 @@ func (f *Farm) dial(name string) (*bus.Bus, error) {
 	return b, err
 }
 
-func (f *Farm) startCoordinator(ctx context.Context, artifacts *store.Store) error {
+func (f *Farm) startCoordinator(ctx context.Context) error {
 	b, err := f.dial("coordinator")
 	if err != nil {
 		return err
@@ -279,7 +281,7 @@ func (f *Farm) startCoordinator(ctx context.Context, artifacts *store.Store) err
 	f.coordinatorDone = done
 	go func() {
 		err := coordinator.Run(ctx, coordinator.Config{
-			Bus: b, Store: artifacts, Path: filepath.Join(f.dir, "coordinator.db"), Log: f.opts.Log.With("part", "coordinator"),
+			Bus: b, Store: f.artifacts, Path: filepath.Join(f.dir, "coordinator.db"), Log: f.opts.Log.With("part", "coordinator"),
 			Layout: bus.DefaultLayout(f.opts.Timers, DeviceClass, DeviceName), Failpoint: f.opts.failpoint,
 		}, func() { close(ready) })
 		f.fail("coordinator", err)
@@ -332,6 +334,9 @@ func (f *Farm) close() error {
 	}
 	if f.nats != nil {
 		f.nats.Stop()
+	}
+	if f.artifacts != nil {
+		f.artifacts.Close()
 	}
 	if f.s3 != nil {
 		errs = append(errs, f.s3.Stop())

@@ -99,6 +99,9 @@ func Connect(cfg Config) (*Bus, error) {
 // Close ends the connection.
 func (b *Bus) Close() { b.nc.Close() }
 
+// Closed reports whether Close was called: nothing will ever go through again.
+func (b *Bus) Closed() bool { return b.nc.IsClosed() }
+
 // OnReconnect calls f, on a goroutine of its own, after every reconnection until
 // the returned function is called.
 func (b *Bus) OnReconnect(f func()) (remove func()) {

@@ -240,7 +240,7 @@ func (x *hold) work(parent context.Context, execute Execute) Outcome {
 	end := context.WithoutCancel(parent)
 	switch cause := context.Cause(ctx); {
 	case stopped == nil && err == nil:
-		return x.commit(end, result)
+		return x.commit(parent, end, result)
 	case stopped == nil && errors.Is(err, ErrBusy):
 		return x.release(end, protocol.GiveBack, GivenBack, err.Error(), x.retry())
 	case stopped == nil && errors.Is(err, ErrCrash):
@@ -433,12 +433,16 @@ func retried[T any](ctx context.Context, f func() (T, error)) (T, error) {
 }
 
 // commitTries bounds how often a commit is tried while the server is away: about
-// five minutes.
-const commitTries = 300
+// five minutes, or five seconds when the process is being stopped.
+const (
+	commitTries         = 300
+	commitTriesStopping = 14
+)
 
-// commit writes the result into the record, tells and acknowledges.
-func (x *hold) commit(ctx context.Context, result protocol.Result) Outcome {
-	for try := range commitTries {
+// commit writes the result into the record, tells and acknowledges. It goes on
+// when parent has ended, for a while.
+func (x *hold) commit(parent, ctx context.Context, result protocol.Result) Outcome {
+	for try := 0; try < commitTries && (parent.Err() == nil || try < commitTriesStopping) && !x.Bus.Closed(); try++ {
 		done, _, err := x.Bus.MoveRecord(ctx, x.task.Key, x.record, x.token, protocol.Move{Step: protocol.Commit, By: x.Owner, Result: &result, Now: time.Now()})
 		if errors.Is(err, bus.ErrConflict) {
 			// An earlier try of ours may have gone through without our hearing of it.
