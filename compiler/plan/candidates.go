@@ -18,7 +18,7 @@ type family struct {
 	// whole keeps scores in whole rows where they are made; otherwise they are made
 	// on two-dimensional grids and move to owners of rows.
 	whole bool
-	// lean is what a live byte on the fullest tile is worth in cycles.
+	// lean is what a live byte on the fullest tile is worth in cycles, to start with.
 	lean float64
 }
 
@@ -36,16 +36,15 @@ func familiesOf(m *lower.Model, tiles int) []family {
 	}
 	if !long {
 		return []family{
-			{"whole-scores", anyGrid, true, 0},
-			{"whole-scores-unsplit", unsplit, true, 0},
-			{"whole-scores-tall", tall, true, 0},
+			{"whole-scores", anyGrid, true, 0.05},
+			{"whole-scores-unsplit", unsplit, true, 0.05},
+			{"whole-scores-tall", tall, true, 0.05},
 		}
 	}
 	return []family{
 		{"score-grid", anyGrid, false, 0.05},
 		{"score-grid-unsplit", unsplit, false, 0.05},
-		{"score-grid-lean", anyGrid, false, 0.3},
-		{"score-grid-leanest", anyGrid, false, 1.5},
+		{"score-grid-lean", anyGrid, false, 0.25},
 		{"whole-scores", anyGrid, true, 0.1},
 	}
 }

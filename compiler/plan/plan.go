@@ -61,7 +61,7 @@ func Search(m *lower.Model, o Options, progress func(string)) ([]Finalist, error
 			limit <- struct{}{}
 			defer func() { <-limit }()
 			s := &search{model: m, options: o, family: f, seen: map[string]*entry{}}
-			errs[i] = s.descend()
+			errs[i] = s.search()
 			results[i] = s.seen
 			if progress != nil {
 				progress(fmt.Sprintf("family %s: %d recipes priced", f.name, len(s.seen)))
@@ -208,16 +208,33 @@ type choice struct {
 	price float64
 }
 
+// search descends at the family's price of memory, and again at twice the price as
+// long as the outcome does not fit.
+func (s *search) search() error {
+	for range leanRounds {
+		s.spent = 0
+		best, err := s.descend()
+		if err != nil || best.cost.Fits() {
+			return err
+		}
+		s.family.lean *= 2
+	}
+	return nil
+}
+
+// leanRounds bounds how often the price of memory doubles.
+const leanRounds = 6
+
 // descend improves one class of steps after another until nothing changes or the
 // effort is spent. Steps of equal shape (the layers of an encoder) change together.
 // Then the runners-up of each class are priced in full, to give the shortlist
 // something to choose from.
-func (s *search) descend() error {
+func (s *search) descend() (*entry, error) {
 	classes := classesOf(s.model)
 	start, candidates := s.family.start(s.model, s.options.Tiles)
 	best, err := s.price(start)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	second := make([]*choice, len(classes))
 	for improved := true; improved && s.spent < s.options.Effort; {
@@ -225,7 +242,7 @@ func (s *search) descend() error {
 		for i, class := range classes {
 			ranked, err := s.rank(best, i, class, candidates[class[0]])
 			if err != nil {
-				return err
+				return nil, err
 			}
 			if len(ranked) == 0 {
 				continue
@@ -235,7 +252,7 @@ func (s *search) descend() error {
 			}
 			e, err := s.price(with(best.recipe, class, ranked[0].Choice))
 			if err != nil {
-				return err
+				return nil, err
 			}
 			if e != best && s.better(e, best) {
 				best.sketch = nil
@@ -251,14 +268,14 @@ func (s *search) descend() error {
 		}
 		e, err := s.price(with(best.recipe, classes[i], c.Choice))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if e != best {
 			e.sketch = nil
 		}
 	}
 	best.sketch = nil
-	return nil
+	return best, nil
 }
 
 // rank orders the candidates of a class by the price of the window that they change.
