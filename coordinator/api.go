@@ -9,21 +9,23 @@ import (
 	"ipufarm/protocol"
 )
 
-// answer serves one request of the API. It waits until the loop has dealt with
-// it, so a positive reply to a submission means that the job is on disk.
+// answer serves one request of the API. A positive reply to a submission or a
+// cancellation means that it is on disk.
 func (c *coordinator) answer(ctx context.Context, subject string, data []byte) (protocol.Checker, error) {
 	var request protocol.Checker
-	var act func() (*protocol.JobReport, error)
+	reply := make(chan *protocol.Reply, 1)
+	grant := func(j *Job) { reply <- &protocol.Reply{Version: protocol.Version, Report: fit(j.Report())} }
+	var act func() error
 	switch subject {
 	case protocol.APISubject(protocol.VerbSubmit):
 		spec := new(protocol.Job)
-		request, act = spec, func() (*protocol.JobReport, error) { return c.submit(ctx, *spec) }
+		request, act = spec, func() error { return c.submit(ctx, *spec, grant) }
 	case protocol.APISubject(protocol.VerbJob):
 		query := new(protocol.JobQuery)
-		request, act = query, func() (*protocol.JobReport, error) { return c.report(query.Job) }
+		request, act = query, func() error { return c.report(query.Job, grant) }
 	case protocol.APISubject(protocol.VerbCancel):
 		query := new(protocol.JobQuery)
-		request, act = query, func() (*protocol.JobReport, error) { return c.cancelJob(ctx, query.Job) }
+		request, act = query, func() error { return c.cancelJob(ctx, query.Job, grant) }
 	default:
 		err := fmt.Errorf("%w: %s is no verb of the API; submit, job and cancel are", protocol.ErrMalformed, subject)
 		return refusal(err), err
@@ -31,26 +33,25 @@ func (c *coordinator) answer(ctx context.Context, subject string, data []byte) (
 	if err := protocol.Decode(data, protocol.MaxRequest, request); err != nil {
 		return refusal(err), err
 	}
-	reply := make(chan *protocol.Reply, 1)
 	c.do(ctx, func() error {
-		report, err := act()
-		if errors.Is(err, errKilled) {
-			return err
-		}
-		if err != nil {
+		err := act()
+		var refused *refusedError
+		if errors.As(err, &refused) {
 			reply <- refusal(err)
 			return nil
 		}
-		reply <- &protocol.Reply{Version: protocol.Version, Report: fit(report)}
-		return nil
+		return err
 	})
 	select {
 	case r := <-reply:
 		return r, nil
 	case <-ctx.Done():
-		return nil, nil // the client asks again, and hears from our successor
+		return &protocol.Reply{Version: protocol.Version, Again: true}, nil
 	}
 }
+
+// refusedError is a request's own fault; any other error is the coordinator's.
+type refusedError struct{ error }
 
 func refusal(err error) *protocol.Reply {
 	return &protocol.Reply{Version: protocol.Version, Error: protocol.Clip(err.Error())}
@@ -77,22 +78,24 @@ func fit(r *protocol.JobReport) *protocol.JobReport {
 }
 
 // submit takes a job in. Submitting an id twice is submitting it once.
-func (c *coordinator) submit(ctx context.Context, spec protocol.Job) (*protocol.JobReport, error) {
-	known, err := c.find(spec.ID)
+func (c *coordinator) submit(ctx context.Context, spec protocol.Job, grant func(*Job)) error {
+	j, err := c.find(spec.ID)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if known != nil {
-		return known.Report(), nil
+	if j != nil {
+		grant(j)
+		return nil
 	}
-	j := NewJob(spec, time.Now())
+	j = NewJob(spec, time.Now())
 	c.jobs[spec.ID] = j
-	if err := c.apply(ctx, Change{}, []*Job{j}); err != nil {
-		return nil, err
+	if err := c.apply(ctx, Change{}, []*Job{j}, func() { grant(j) }); err != nil {
+		return err
 	}
-	return j.Report(), c.settle(ctx)
+	return c.settle(ctx)
 }
 
+// find returns a job, nil if there is none.
 func (c *coordinator) find(id string) (*Job, error) {
 	if j := c.jobs[id]; j != nil {
 		return j, nil
@@ -100,27 +103,32 @@ func (c *coordinator) find(id string) (*Job, error) {
 	return c.db.job(id)
 }
 
-func (c *coordinator) report(id string) (*protocol.JobReport, error) {
+func (c *coordinator) report(id string, grant func(*Job)) error {
 	j, err := c.find(id)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if j == nil {
-		return nil, fmt.Errorf("there is no job %s", id)
+		return &refusedError{fmt.Errorf("there is no job %s", id)}
 	}
-	return j.Report(), nil
+	grant(j)
+	return nil
 }
 
-func (c *coordinator) cancelJob(ctx context.Context, id string) (*protocol.JobReport, error) {
+func (c *coordinator) cancelJob(ctx context.Context, id string, grant func(*Job)) error {
 	j, err := c.find(id)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if j == nil {
-		return nil, fmt.Errorf("there is no job %s", id)
+		return &refusedError{fmt.Errorf("there is no job %s", id)}
 	}
-	if err := c.apply(ctx, Change{Cancel: true}, []*Job{j}); err != nil {
-		return nil, err
+	if j.State.Over() {
+		grant(j)
+		return nil
 	}
-	return j.Report(), c.settle(ctx)
+	if err := c.apply(ctx, Change{Cancel: true}, []*Job{j}, func() { grant(j) }); err != nil {
+		return err
+	}
+	return c.settle(ctx)
 }

@@ -232,15 +232,16 @@ func (c *coordinator) settle(ctx context.Context) error {
 		case change.Undecided != nil:
 			jobs = c.waiters(change.Undecided.Key)
 		}
-		if err := c.apply(ctx, change, jobs); err != nil {
+		if err := c.apply(ctx, change, jobs, nil); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// apply steps jobs, writes them, and then makes the effects true.
-func (c *coordinator) apply(ctx context.Context, change Change, jobs []*Job) error {
+// apply steps jobs, writes them, calls saved if it is not nil, and then makes the
+// effects true.
+func (c *coordinator) apply(ctx context.Context, change Change, jobs []*Job, saved func()) error {
 	change.At, change.Slots = time.Now(), c.slots()
 	var changes []changed
 	for _, j := range jobs {
@@ -257,6 +258,9 @@ func (c *coordinator) apply(ctx context.Context, change Change, jobs []*Job) err
 	}
 	if err := c.db.save(c.meta, changes); err != nil {
 		return err
+	}
+	if saved != nil {
+		saved()
 	}
 	for _, x := range changes {
 		for i := range x.effects.Log {
@@ -551,7 +555,7 @@ func (c *coordinator) presence(ctx context.Context, name string, p *protocol.Pre
 	}
 	// More slots let more finalists start.
 	for _, id := range slices.Sorted(maps.Keys(c.jobs)) {
-		if err := c.apply(ctx, Change{}, []*Job{c.jobs[id]}); err != nil {
+		if err := c.apply(ctx, Change{}, []*Job{c.jobs[id]}, nil); err != nil {
 			return err
 		}
 	}

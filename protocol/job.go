@@ -195,10 +195,12 @@ type JobQuery struct {
 // Check implements Checker.
 func (q *JobQuery) Check() error { return errors.Join(checkVersion(q.Version), CheckJobID(q.Job)) }
 
-// Reply answers a request: Error is empty when it was granted.
+// Reply answers a request: Error is empty when it was granted. Again asks to
+// send it again: the coordinator is just being stopped.
 type Reply struct {
 	Version int        `json:"version"`
 	Error   string     `json:"error,omitempty"`
+	Again   bool       `json:"again,omitempty"`
 	Report  *JobReport `json:"report,omitempty"`
 }
 

@@ -31,6 +31,8 @@ func (c *Client) ask(ctx context.Context, verb string, request protocol.Checker)
 		err := c.Bus.Ask(askCtx, protocol.APISubject(verb), request, &reply)
 		cancel()
 		switch {
+		case err == nil && reply.Again:
+			err = errors.New("the coordinator is being stopped")
 		case err == nil && reply.Error != "":
 			return nil, fmt.Errorf("%s: %s", verb, reply.Error)
 		case err == nil && reply.Report == nil:
