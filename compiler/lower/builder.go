@@ -99,6 +99,9 @@ func (b *builder) host(t *Tensor, v *graph.Value, scale int, element func(r, c i
 	for i := range t.Blocks {
 		for _, p := range t.Places[i] {
 			b.resident(p)
+			if input { // delivered for every run, so free once it was read
+				b.p.Buffers[p.Buffer-b.first].Last = 0
+			}
 		}
 		b.p.Host = append(b.p.Host, HostBlock{
 			Value: v, Input: input, Form: t.Form, Block: t.Blocks[i], Scale: scale,

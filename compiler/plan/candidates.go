@@ -64,8 +64,10 @@ type shape struct {
 
 // cost estimates one GEMM by itself on a grid: bringing the operands, the kernel,
 // and bringing the partials together, in modelled cycles; and the bytes that it
-// keeps on a tile, for ever and while it runs.
+// keeps on a tile, for ever (exchange rows included) and while it runs.
 func (s shape) cost(g lower.Grid, owners int) (cycles int64, resident, transient int) {
+	// An exchange row takes about this much for each piece that a tile receives.
+	const rowBytes = 5
 	r, n, k := ceil(s.rows, g.M), ceil(s.panels, g.N)*s.unit, ceil(s.inner, g.K)
 	bytes := 2
 	if s.f8 {
@@ -91,10 +93,15 @@ func (s shape) cost(g lower.Grid, owners int) (cycles int64, resident, transient
 		total += int64(activations / 4)
 	}
 	resident, transient = weights, activations+r*n*32
+	rows := 0
+	if !s.stationary {
+		rows += activations / (s.grain * bytes) * rowBytes
+	}
 	if moved {
 		total += int64(weights / 4)
 		resident, transient = weights/copies, transient+weights
 	}
+	resident += rows
 	reduce := func(elements, partials int) int64 {
 		c := program.Command{Kind: program.Call, Kernel: program.KernelReduce}
 		c.Args = [program.CommandArgs]uint32{1: 8, 3: uint32(partials), 5: uint32((elements + 7) &^ 7)}
@@ -106,6 +113,7 @@ func (s shape) cost(g lower.Grid, owners int) (cycles int64, resident, transient
 		elements := per * s.panels * s.unit * 16
 		total += phase + max(int64(g.K*elements/2), int64(r*n*8)) + reduce(elements, g.K)
 		transient += 2 * g.K * elements
+		resident += g.K * elements / 16 * rowBytes
 	case g.K > 1:
 		elements := ceil(r*n, g.K) * 16
 		total += phase + int64((g.K-1)*elements/2) + reduce(elements, g.K-1)

@@ -297,7 +297,7 @@ func (s *search) rank(best *entry, i int, class []int, candidates []lower.Choice
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, choice{i, c, float64(cost.Cycles) + s.family.lean*float64(cost.Live)})
+		out = append(out, choice{i, c, float64(cost.Cycles) + s.family.lean*float64(cost.Live+cost.TableBytes)})
 	}
 	sort.SliceStable(out, func(i, j int) bool { return out[i].price < out[j].price })
 	return out, nil
@@ -308,7 +308,7 @@ func (s *search) better(x, y *entry) bool {
 	if s.family.lean == 0 {
 		return better(x, y)
 	}
-	price := func(e *entry) float64 { return float64(e.cost.Cycles) + s.family.lean*float64(e.cost.Live) }
+	price := func(e *entry) float64 { return float64(e.cost.Cycles) + s.family.lean*float64(e.cost.Live+e.cost.TableBytes) }
 	return price(x) < price(y)
 }
 
