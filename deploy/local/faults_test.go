@@ -140,7 +140,7 @@ func TestRandomDeaths(t *testing.T) {
 		for i := 0; ; i++ {
 			w := startWorker(t, f, fmt.Sprintf("guest-%d", i), fakeStage)
 			select {
-			case <-time.After(40 * time.Millisecond):
+			case <-time.After(100 * time.Millisecond):
 				w.kill()
 			case <-stop:
 				w.stop()

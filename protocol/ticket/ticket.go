@@ -198,6 +198,10 @@ func (h *Holder) claim(ctx context.Context, t *bus.Ticket, log *slog.Logger) (*h
 			t.Later(h.Timers.AckWait)
 			return nil, Skipped
 		}
+		if ctx.Err() != nil { // the question may have been cut short
+			t.Later(h.retry())
+			return nil, Skipped
+		}
 		log.Warn("taking over from a silent owner", "owner", record.Owner.Name)
 		step = protocol.TakeOver
 	}
