@@ -1,20 +1,16 @@
 package exchange
 
-import (
-	"fmt"
-
-	"ipufarm/protocol/machine"
-)
+import "fmt"
 
 // step is one instruction of a row before its word count is final.
 type step struct {
 	start    int32 // first event
 	advance  int32 // events
-	send     int32 // index of the run whose words leave during it, or -1
-	item     int32 // words of the run that left before
+	send     int32 // index of the run whose items leave during it, or -1
+	item     int32 // items of the run that left before
 	first    bool  // begins the run
-	source   int32 // index of the source change that it carries, or -1
-	pointer  int32 // index of the pointer change that it carries, or -1
+	control  int32 // index of the first control that it carries
+	count    int32 // controls that it carries: one, or a source and a pointer
 	split    bool  // written as two instructions
 	repeated bool  // written as a sendpicp: what it does not change repeats the register's value
 }
@@ -22,19 +18,16 @@ type step struct {
 // What one instruction can advance by.
 const (
 	maxDelay        = 1 << 19
-	maxDelayPointer = 128
-	maxDelaySource  = 4096
-	maxSend         = 64 // of send, sendpic and sendpicp
+	maxDelayPointer = 128  // or format
+	maxDelaySource  = 4096 // of either mux
+	maxSend         = 64   // of send, sendpic and sendpicp
 	maxSendOff      = 4096
 )
 
-func (s *step) pair() bool    { return s.source >= 0 && s.pointer >= 0 }
-func (s *step) control() bool { return s.source >= 0 || s.pointer >= 0 }
-
 // compose lists the row's instructions in time order: idle time with its
-// controls, runs with theirs. A control of an idle moment acts at the end of its
-// instruction, so it swallows the wait before it; a control inside a run, and a
-// pair, acts one event after its instruction starts, so it swallows what follows.
+// controls, runs with theirs. A lone control of an idle moment acts at the end of
+// its instruction, so it swallows the wait before it; a control inside a run, and
+// a pair, acts one event after its instruction starts, so it swallows what follows.
 func (e *rowEncoder) compose() error {
 	c := composer{e: e}
 	e.steps = e.steps[:0]
@@ -45,7 +38,7 @@ func (e *rowEncoder) compose() error {
 		if s.start < c.now {
 			return &EncodeError{e.tile, s.start, "sends two transfers at once"}
 		}
-		if event, ok := c.next(); ok && event <= s.start+1 {
+		if event, ok := c.event(); ok && event < s.start+beginEvents {
 			return &EncodeError{e.tile, event, fmt.Sprintf("a receive control meets the send that starts at %d", s.start)}
 		}
 		if err := c.run(int32(k)); err != nil {
@@ -56,34 +49,33 @@ func (e *rowEncoder) compose() error {
 }
 
 type composer struct {
-	e               *rowEncoder
-	now             int32
-	source, pointer int // next changes
+	e    *rowEncoder
+	now  int32
+	next int // next control
 }
 
-// next returns the event of the next control.
-func (c *composer) next() (int32, bool) {
-	event, ok := int32(0), false
-	if c.source < len(c.e.sources) {
-		event, ok = c.e.sources[c.source].event, true
+// event returns the event of the next control.
+func (c *composer) event() (int32, bool) {
+	if c.next == len(c.e.controls) {
+		return 0, false
 	}
-	if c.pointer < len(c.e.pointers) && (!ok || c.e.pointers[c.pointer].event < event) {
-		event, ok = c.e.pointers[c.pointer].event, true
-	}
-	return event, ok
+	return c.e.controls[c.next].event, true
 }
 
-// take adds the controls of an event to a step.
-func (c *composer) take(s *step, event int32) {
-	s.source, s.pointer = -1, -1
-	if c.source < len(c.e.sources) && c.e.sources[c.source].event == event {
-		s.source = int32(c.source)
-		c.source++
+// take adds the controls of the next event to a step.
+func (c *composer) take(s *step) error {
+	s.control, s.count = int32(c.next), 1
+	k := c.e.controls[c.next:]
+	c.next++
+	if len(k) < 2 || k[1].event != k[0].event {
+		return nil
 	}
-	if c.pointer < len(c.e.pointers) && c.e.pointers[c.pointer].event == event {
-		s.pointer = int32(c.pointer)
-		c.pointer++
+	s.count = 2
+	c.next++
+	if k[0].kind != source || k[1].kind != pointer || len(k) > 2 && k[2].event == k[0].event {
+		return &EncodeError{c.e.tile, k[0].event, "two controls act together that must act alone"}
 	}
+	return nil
 }
 
 func (c *composer) add(s step) {
@@ -94,36 +86,38 @@ func (c *composer) add(s step) {
 // wait adds plain delays until an event.
 func (c *composer) wait(until int32) {
 	for c.now < until {
-		c.add(step{start: c.now, advance: min(until-c.now, maxDelay), send: -1, source: -1, pointer: -1})
+		c.add(step{start: c.now, advance: min(until-c.now, maxDelay), send: -1})
 	}
 }
 
 // idle fills the time until an event, when nothing leaves.
 func (c *composer) idle(until int32) error {
 	for {
-		event, ok := c.next()
+		event, ok := c.event()
 		if !ok || event > until {
 			c.wait(until)
 			return nil
 		}
 		if event <= c.now {
-			return &EncodeError{c.e.tile, event, "two controls, or a control and the end of a send, leave no time between them"}
+			return &EncodeError{c.e.tile, event, "a control and the end of a send leave no time between them"}
 		}
 		s := step{send: -1}
-		c.take(&s, event)
-		switch {
-		case s.pair():
+		if err := c.take(&s); err != nil {
+			return err
+		}
+		if s.count == 2 {
 			c.wait(event - 1)
 			limit := until
-			if following, ok := c.next(); ok {
+			if following, ok := c.event(); ok {
 				limit = min(limit, following-1)
 			}
 			s.start, s.advance = c.now, max(1, min(limit-c.now, maxSend))
-		case s.source >= 0:
-			c.wait(event - maxDelaySource)
-			s.start, s.advance = c.now, event-c.now
-		default:
-			c.wait(event - maxDelayPointer)
+		} else {
+			longest := int32(maxDelayPointer)
+			if kind := c.e.controls[s.control].kind; kind == source || kind == pair {
+				longest = maxDelaySource
+			}
+			c.wait(event - longest)
 			s.start, s.advance = c.now, event-c.now
 		}
 		c.add(s)
@@ -133,23 +127,24 @@ func (c *composer) idle(until int32) error {
 // run adds the instructions of a run and of the controls during it.
 func (c *composer) run(k int32) error {
 	r := c.e.sends[k]
-	end := r.start + r.words
+	end := r.start + r.items
 	for c.now < end {
-		s := step{start: c.now, send: k, item: c.now - r.start, first: c.now == r.start, source: -1, pointer: -1}
-		limit := end
-		event, ok := c.next()
+		s := step{start: c.now, send: k, item: c.now - r.start, first: c.now == r.start}
+		limit, most := end, int32(maxSendOff)
+		event, ok := c.event()
 		if ok && event == c.now+1 && !s.first {
-			c.take(&s, event)
-			event, ok = c.next()
+			if err := c.take(&s); err != nil {
+				return err
+			}
+			event, ok = c.event()
 		}
 		if ok {
 			limit = min(limit, event-1)
 		}
-		if limit <= c.now && !s.control() {
+		if limit <= c.now && s.count == 0 {
 			return &EncodeError{c.e.tile, event, "a receive control leaves no time for a send"}
 		}
-		most := int32(maxSendOff)
-		if s.first || s.control() {
+		if s.first || s.count > 0 {
 			most = maxSend
 		}
 		s.advance = max(1, min(limit-c.now, most))
@@ -162,20 +157,21 @@ func (c *composer) run(k int32) error {
 // would not, the row gets one more word since the last one: a step of two or
 // more events is split, or the step after the last sendpicp becomes one too and
 // repeats the values of both registers where it has nothing new to say. That is
-// always possible in the scheduler's rows: no control acts as a send begins, and
-// sends are apart by nothing or by at least two events (sendGap), so if every
-// step lasts one event, a sendpicp is followed by a lone control, or by one wait
-// and the next sendpicp; a row begins with a control or at least two idle events.
+// always possible in ordinary rows of the scheduler: no control acts as a send
+// begins, and sends are apart by nothing or by at least two events (sendGap), so
+// if every step lasts one event, a sendpicp is followed by a lone control, or by
+// one wait and the next sendpicp; a row begins with a wait that can be split
+// (firstSend) or with a control. Beside 64-bit receives nothing may be repeated.
 func (e *rowEncoder) emit() error {
 	e.words = e.words[:0]
 	since := 0 // first step that may still be changed
 	length := 0
 	for i := range e.steps {
-		if !e.steps[i].pair() {
+		if e.steps[i].count < 2 {
 			length++
 			continue
 		}
-		if length&1 == 1 && !pad(e.steps[since:i]) {
+		if length&1 == 1 && !e.pad(e.steps[since:i]) {
 			return &EncodeError{e.tile, e.steps[i].start, "a pair of controls cannot be put on an even word"}
 		}
 		since, length = i, 0
@@ -195,7 +191,7 @@ func (e *rowEncoder) emit() error {
 
 // pad makes the steps one word longer. They are single words, after one pair or
 // at the start of the row.
-func pad(steps []step) bool {
+func (e *rowEncoder) pad(steps []step) bool {
 	for i := len(steps) - 1; i >= 0; i-- {
 		if steps[i].advance > 1 {
 			steps[i].split = true
@@ -203,10 +199,10 @@ func pad(steps []step) bool {
 		}
 	}
 	first := &steps[0]
-	if first.pair() {
+	if first.count == 2 {
 		first = &steps[1]
 	}
-	first.repeated = first.control() || first.send < 0
+	first.repeated = (first.count == 1 || first.send < 0) && !e.anyWide && e.base == 0
 	return first.repeated
 }
 
@@ -217,10 +213,10 @@ func (s *step) halves() (a, b step) {
 	a.split, b.split = false, false
 	a.advance--
 	b.start, b.item, b.advance, b.first = s.start+a.advance, s.item+a.advance, 1, false
-	if s.send < 0 && s.control() && !s.pair() {
-		a.source, a.pointer = -1, -1
+	if s.send < 0 && s.count == 1 {
+		a.count = 0
 	} else {
-		b.source, b.pointer = -1, -1
+		b.count = 0
 	}
 	return a, b
 }
@@ -231,68 +227,68 @@ func (e *rowEncoder) word(s *step) {
 	var sctl, item uint32
 	if s.send >= 0 {
 		r := &e.sends[s.send]
-		sctl = r.direction
-		item = r.address/4 + uint32(s.item)
+		sctl = r.sctl
+		item = r.address/itemBytes(sctl&4 != 0) + uint32(s.item)
 	}
+	if s.count == 2 || s.repeated {
+		from, to := e.sourceAt(s.start+1), e.pointerAt(s.start+1)
+		e.words = append(e.words, 0xF0000000|advance<<21|item<<3|sctl, from<<18|to)
+		return
+	}
+	var word uint32
 	switch {
-	case s.pair() || s.repeated:
-		event := s.start + 1
-		source, pointer := e.sourceAt(event), e.pointerAt(event)
-		e.words = append(e.words, 0xF0000000|advance<<21|item<<3|sctl, source<<18|pointer)
 	case s.send >= 0 && s.first:
-		e.words = append(e.words, 0x78000000|advance<<21|item<<3|sctl)
-	case s.send >= 0 && s.source >= 0:
-		e.words = append(e.words, 0x70100000|advance<<21|e.sources[s.source].value)
-	case s.send >= 0 && s.pointer >= 0:
-		e.words = append(e.words, 0x70100000|advance<<21|2<<18|e.pointers[s.pointer].value)
-	case s.send >= 0:
-		e.words = append(e.words, 0x70000000|advance&0x3F<<21|advance>>6<<14|sctl)
-	case s.source >= 0:
-		e.words = append(e.words, 0x64000000|advance<<14|e.sources[s.source].value)
-	case s.pointer >= 0:
-		e.words = append(e.words, 0x60000000|advance<<19|e.pointers[s.pointer].value)
+		word = 0x78000000 | advance<<21 | item<<3 | sctl
+	case s.send >= 0 && s.count == 0:
+		word = 0x70000000 | advance&0x3F<<21 | advance>>6<<14 | sctl
+	case s.count == 0:
+		word = 0x40A00000 | advance
 	default:
-		e.words = append(e.words, 0x40A00000|advance)
+		c := &e.controls[s.control]
+		switch {
+		case s.send >= 0: // the kinds are numbered as the selectors of sendpic
+			word = 0x70100000 | advance<<21 | uint32(c.kind)<<18 | c.value
+		case c.kind == source || c.kind == pair:
+			word = 0x64000000 | advance<<14 | uint32(c.kind-source)<<13 | c.value
+		default:
+			word = 0x60000000 | advance<<19 | uint32(c.kind-pointer)<<18 | c.value
+		}
 	}
+	e.words = append(e.words, word)
 }
 
-// sourceAt returns the mux value that holds from an event.
+// sourceAt returns the value of the ordinary mux that holds from an event.
 func (e *rowEncoder) sourceAt(event int32) uint32 {
-	if k := lastChange(e.sources, event); k >= 0 {
-		return e.sources[k].value
+	list := e.changes[source]
+	lo, hi := 0, len(list)
+	for lo < hi {
+		if mid := (lo + hi) / 2; list[mid].event <= event {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
 	}
-	return machine.Neutral
+	if lo == 0 {
+		return neutral
+	}
+	return list[lo-1].value
 }
 
-// pointerAt returns the pointer value that holds from an event: where the word
-// of that event goes, or the next word that arrives after it.
+// pointerAt returns the pointer value that holds from an event: where the item
+// of that event goes, or the next one that arrives after it.
 func (e *rowEncoder) pointerAt(event int32) uint32 {
-	lag := e.routes.lag[e.tile]
-	value := uint32(0)
 	lo, hi := 0, len(e.receives)
 	for lo < hi {
-		if mid := (lo + hi) / 2; e.receives[mid].mux+lag <= event {
+		if mid := (lo + hi) / 2; e.writes(&e.receives[mid]) <= event {
 			lo = mid + 1
 		} else {
 			hi = mid
 		}
 	}
-	if lo > 0 {
-		r := &e.receives[lo-1]
-		value = (r.address-e.base)/4 + uint32(min(event-r.mux-lag, r.words))
+	if lo == 0 {
+		return 0
 	}
-	return value
-}
-
-// lastChange returns the last change at or before an event, or -1.
-func lastChange(c []change, event int32) int {
-	lo, hi := 0, len(c)
-	for lo < hi {
-		if mid := (lo + hi) / 2; c[mid].event <= event {
-			lo = mid + 1
-		} else {
-			hi = mid
-		}
-	}
-	return lo - 1
+	r := &e.receives[lo-1]
+	written := uint32(min(event-e.writes(r), r.items)) * itemBytes(r.wide)
+	return (r.address + written - e.base) / 4
 }

@@ -31,14 +31,22 @@ func (e *EncodeError) Error() string {
 	return fmt.Sprintf("exchange row of %s, event %d: %s", tileName(e.Tile), e.Event, e.Reason)
 }
 
-// Encode writes the rows of a schedule.
+// Encode writes the rows of a schedule of a problem that Check accepts.
 func Encode(p *Problem, s *Schedule) (*Rows, error) {
-	if len(s.Starts) != len(p.Transfers) {
-		return nil, fmt.Errorf("exchange schedule has %d starts for %d transfers", len(s.Starts), len(p.Transfers))
+	if len(s.Starts) != len(p.Transfers) || s.Wide != nil && len(s.Wide) != len(p.Transfers) {
+		return nil, fmt.Errorf("exchange schedule has %d starts and %d widths for %d transfers", len(s.Starts), len(s.Wide), len(p.Transfers))
+	}
+	for t, start := range s.Starts {
+		if start < 0 || start > machine.MaxHorizon {
+			return nil, fmt.Errorf("exchange transfer %d starts at event %d, accepted are 0..%d", t, start, machine.MaxHorizon)
+		}
+		if s.Wide != nil && s.Wide[t] && p.Transfers[t].Words&1 != 0 {
+			return nil, fmt.Errorf("exchange transfer %d has %d words, must be even for 64-bit items", t, p.Transfers[t].Words)
+		}
 	}
 	in, out := p.endpoints()
 	rows := &Rows{Tile: make([]Row, p.Tiles)}
-	e := rowEncoder{p: p, starts: s.Starts, routes: loadRoutes(), in: in, out: out}
+	e := rowEncoder{p: p, schedule: s, routes: loadRoutes(), in: in, out: out}
 	for tile := range int32(p.Tiles) {
 		if len(in.of(tile)) == 0 && len(out.of(tile)) == 0 {
 			continue
@@ -52,51 +60,85 @@ func Encode(p *Problem, s *Schedule) (*Rows, error) {
 
 // rowEncoder builds one row after another, reusing its lists.
 type rowEncoder struct {
-	p       *Problem
-	starts  []int32
-	routes  *routes
-	in, out *byTile
+	p        *Problem
+	schedule *Schedule
+	routes   *routes
+	in, out  *byTile
 
 	tile     int32
 	horizon  int32
 	base     uint32
+	anyWide  bool // some receive is of 64-bit items
 	sends    []sendRun
 	receives []receive
-	sources  []change // of the incoming mux
-	pointers []change
+	changes  [kinds][]change // of each receive register
+	controls []control       // all of them, in time order
 	steps    []step
 	words    []uint32
 }
 
-// sendRun is a run of words that leave without a pause from consecutive
-// addresses on one side of the tile.
+// sendRun is a run of items that leave without a pause from consecutive
+// addresses in one way.
 type sendRun struct {
-	start, words int32
+	start, items int32
 	address      uint32
-	direction    uint32
+	sctl         uint32
 }
 
-// receive is one transfer as its receiver sees it.
+// receive is one transfer, or half of one, as its receiver sees it.
 type receive struct {
-	mux, words int32 // first event on the source, and number of events
+	mux, items int32 // first event on the source, and number of events
 	source     int32 // logical tile
 	address    uint32
+	wide       bool
 }
 
-// change sets a receive register at an event.
+func (r *receive) bytes() uint32 { return itemBytes(r.wide) * uint32(r.items) }
+
+func itemBytes(wide bool) uint32 {
+	if wide {
+		return 8
+	}
+	return 4
+}
+
+// The receive registers, in the order in which controls of one event are listed.
+const (
+	source  = iota // incoming mux
+	pair           // mux of the borrowed half
+	pointer        // receive pointer
+	format         // 0, or the route direction of 64-bit items
+	kinds
+)
+
+// neutral is the mux value that listens to nobody.
+const neutral = 0x640
+
+// change sets a register at an event.
 type change struct {
 	event int32
 	value uint32
 }
 
+// control is a change and what it changes.
+type control struct {
+	change
+	kind int32
+}
+
 func (e *rowEncoder) encode(tile int32, row *Row) error {
-	e.tile, e.horizon = tile, 0
+	e.tile, e.horizon, e.anyWide = tile, 0, false
 	e.listSends()
 	e.listReceives()
-	if err := e.listSources(); err != nil {
+	for kind := range e.changes {
+		e.changes[kind] = e.changes[kind][:0]
+	}
+	if err := e.changeSources(); err != nil {
 		return err
 	}
-	e.listPointers()
+	e.changePointers()
+	e.changeFormats()
+	e.mergeChanges()
 	if err := e.compose(); err != nil {
 		return err
 	}
@@ -108,25 +150,40 @@ func (e *rowEncoder) encode(tile int32, row *Row) error {
 	return nil
 }
 
+func (e *rowEncoder) isWide(t int32) bool { return e.schedule.Wide != nil && e.schedule.Wide[t] }
+
+// halves calls f for the whole of a transfer, or for each of its halves.
+func (e *rowEncoder) halves(t int32, f func(start, items int32, offset uint32)) {
+	x := &e.p.Transfers[t]
+	start := e.schedule.Starts[t]
+	switch half := e.p.halved(t); {
+	case e.isWide(t):
+		f(start, x.Words/2, 0)
+	case half > 0:
+		f(start, half, 0)
+		f(start+half+sendGap, x.Words-half, uint32(half)*4)
+	default:
+		f(start, x.Words, 0)
+	}
+}
+
 // listSends joins the tile's transfers into runs.
 func (e *rowEncoder) listSends() {
 	e.sends = e.sends[:0]
 	for _, t := range e.out.of(e.tile) {
-		x := &e.p.Transfers[t]
-		direction := uint32(3)
-		if x.Count == 1 {
-			direction = uint32(machine.Direction(machine.Physical(int(e.tile)), machine.Physical(int(e.p.Receivers[x.First].Tile))))
-		}
-		e.sends = append(e.sends, sendRun{e.starts[t], x.Words, x.Address, direction})
-		e.horizon = max(e.horizon, e.starts[t]+x.Words, senderTail)
+		sctl := e.sctl(t)
+		e.halves(t, func(start, items int32, offset uint32) {
+			e.sends = append(e.sends, sendRun{start, items, e.p.Transfers[t].Address + offset, sctl})
+			e.horizon = max(e.horizon, start+items, senderTail)
+		})
 	}
 	slices.SortFunc(e.sends, func(a, b sendRun) int { return cmp.Compare(a.start, b.start) })
 	n := 0
 	for _, s := range e.sends {
 		if n > 0 {
 			last := &e.sends[n-1]
-			if last.start+last.words == s.start && last.address+uint32(last.words)*4 == s.address && last.direction == s.direction {
-				last.words += s.words
+			if last.start+last.items == s.start && last.address+uint32(last.items)*itemBytes(last.sctl&4 != 0) == s.address && last.sctl == s.sctl {
+				last.items += s.items
 				continue
 			}
 		}
@@ -136,10 +193,27 @@ func (e *rowEncoder) listSends() {
 	e.sends = e.sends[:n]
 }
 
+// sctl is the control field of a transfer's sends: the direction to a single
+// receiver, or to a single pair that is not the sender's own, else both; and the
+// width.
+func (e *rowEncoder) sctl(t int32) uint32 {
+	x := &e.p.Transfers[t]
+	to := e.p.Receivers[x.First].Tile
+	switch {
+	case !e.isWide(t) && x.Count == 1:
+		return direction(e.tile, to)
+	case !e.isWide(t):
+		return 3
+	case x.Count == 2 && to|1 != e.tile|1:
+		return 4 | direction(e.tile, to)
+	}
+	return 7
+}
+
 // listReceives puts what the tile receives in time order and chooses its base:
-// a tile that receives one message meant for it alone gets the address there
-// and a zero pointer, any other uses absolute pointers (mixing the two loses
-// data on a C600).
+// a tile that receives one ordinary message meant for it alone gets the address
+// there and a zero pointer, any other uses absolute pointers (mixing the two
+// loses data on a C600).
 func (e *rowEncoder) listReceives() {
 	e.receives = e.receives[:0]
 	mine := e.in.of(e.tile)
@@ -147,9 +221,14 @@ func (e *rowEncoder) listReceives() {
 	for _, r := range mine {
 		t := e.in.transfer[r]
 		x := &e.p.Transfers[t]
-		mux := e.starts[t] + int32(e.routes.from(x.Source)[e.tile])
-		e.receives = append(e.receives, receive{mux, x.Words, x.Source, e.p.Receivers[r].Address})
-		e.horizon = max(e.horizon, mux+e.routes.lag[e.tile]+x.Words+receiverTail)
+		wide := e.isWide(t)
+		hear := e.routes.hear(x.Source, e.tile, wide)
+		e.halves(t, func(start, items int32, offset uint32) {
+			r := receive{start + hear, items, x.Source, e.p.Receivers[r].Address + offset, wide}
+			e.receives = append(e.receives, r)
+			e.horizon = max(e.horizon, e.writes(&r)+items+receiverTail)
+		})
+		e.anyWide = e.anyWide || wide
 		if len(mine) == 1 && x.Count == 1 {
 			e.base = e.p.Receivers[r].Address
 		}
@@ -157,55 +236,99 @@ func (e *rowEncoder) listReceives() {
 	slices.SortFunc(e.receives, func(a, b receive) int { return cmp.Compare(a.mux, b.mux) })
 }
 
-// listSources says when the mux turns to whom. It turns away right after the
-// last word, unless the tile then begins to send, which only happens to a tile
-// that hears itself: see listen.
-func (e *rowEncoder) listSources() error {
-	e.sources = e.sources[:0]
-	for i, r := range e.receives {
+// writes returns the event at which a receive writes its first item.
+func (e *rowEncoder) writes(r *receive) int32 {
+	if r.wide {
+		return r.mux + e.routes.lag[e.tile] + pairPointer
+	}
+	return r.mux + e.routes.lag[e.tile]
+}
+
+func (e *rowEncoder) change(kind int, event int32, value uint32) {
+	e.changes[kind] = append(e.changes[kind], change{event, value})
+}
+
+// changeSources says when the two muxes turn to whom, and away right after the
+// last item. Of a pair only one member turns its mux.
+func (e *rowEncoder) changeSources() error {
+	for i := range e.receives {
+		r := &e.receives[i]
 		if r.mux < 1 {
 			return &EncodeError{e.tile, r.mux, fmt.Sprintf("must listen to %s before event 1", tileName(r.source))}
 		}
-		if i == 0 || e.receives[i-1].mux+e.receives[i-1].words != r.mux || e.receives[i-1].source != r.source {
-			e.sources = append(e.sources, change{r.mux, uint32(machine.Physical(int(r.source)))})
+		if i > 0 && e.receives[i-1].mux+e.receives[i-1].items > r.mux {
+			return &EncodeError{e.tile, r.mux, fmt.Sprintf("listens to %s and %s at once", tileName(e.receives[i-1].source), tileName(r.source))}
 		}
-		end := r.mux + r.words
-		if i+1 < len(e.receives) && e.receives[i+1].mux <= end {
-			if e.receives[i+1].mux < end {
-				return &EncodeError{e.tile, end, fmt.Sprintf("listens to %s and %s at once", tileName(r.source), tileName(e.receives[i+1].source))}
+		kind, value := source, uint32(machine.Physical(int(r.source)))
+		if r.wide {
+			if !e.routes.issues(r.source, e.tile) {
+				continue
 			}
-			continue
+			kind, value = pair, value^uint32(machine.Physical(int(e.tile)))&2
 		}
-		if r.source == e.tile {
-			if k := e.sendAt(end); k >= 0 && end < e.sends[k].start+beginEvents {
-				end = e.sends[k].start + beginEvents + 1
-			}
-			if i+1 < len(e.receives) && e.receives[i+1].mux == end {
+		list := e.changes[kind]
+		if n := len(list); n > 0 && list[n-1].event == r.mux { // cut over
+			e.changes[kind] = list[:n-1]
+			if n > 1 && list[n-2].value == value {
+				e.change(kind, r.mux+r.items, neutral)
 				continue
 			}
 		}
-		e.sources = append(e.sources, change{end, machine.Neutral})
+		e.change(kind, r.mux, value)
+		e.change(kind, r.mux+r.items, neutral)
 	}
 	return nil
 }
 
-// sendAt returns the last run that starts at or before an event, or -1.
-func (e *rowEncoder) sendAt(event int32) int {
-	k, found := slices.BinarySearchFunc(e.sends, event, func(s sendRun, event int32) int { return cmp.Compare(s.start, event) })
-	if !found {
-		k--
+// changePointers says when the receive pointer jumps.
+func (e *rowEncoder) changePointers() {
+	next := uint32(0)
+	for i := range e.receives {
+		r := &e.receives[i]
+		if r.address != next {
+			e.change(pointer, e.writes(r), (r.address-e.base)/4)
+		}
+		next = r.address + r.bytes()
 	}
-	return k
 }
 
-// listPointers says when the receive pointer jumps.
-func (e *rowEncoder) listPointers() {
-	e.pointers = e.pointers[:0]
-	next := uint32(0)
-	for _, r := range e.receives {
-		if r.address != next {
-			e.pointers = append(e.pointers, change{r.mux + e.routes.lag[e.tile], (r.address - e.base) / 4})
+// changeFormats says when 64-bit items are received.
+func (e *rowEncoder) changeFormats() {
+	for i := range e.receives {
+		r := &e.receives[i]
+		if !r.wide {
+			continue
 		}
-		next = r.address + uint32(r.words)*4
+		value := direction(r.source, e.tile)
+		on := r.mux + e.routes.lag[e.tile] + pairFormat
+		list := e.changes[format]
+		if n := len(list); n > 0 && list[n-1].event == on { // goes on
+			e.changes[format] = list[:n-1]
+			if list[n-2].value == value {
+				e.change(format, on+r.items, 0)
+				continue
+			}
+		}
+		e.change(format, on, value)
+		e.change(format, on+r.items, 0)
+	}
+}
+
+// mergeChanges lists the changes of all registers in time order.
+func (e *rowEncoder) mergeChanges() {
+	e.controls = e.controls[:0]
+	var at [kinds]int
+	for {
+		next := -1
+		for kind := range e.changes {
+			if at[kind] < len(e.changes[kind]) && (next < 0 || e.changes[kind][at[kind]].event < e.changes[next][at[next]].event) {
+				next = kind
+			}
+		}
+		if next < 0 {
+			return
+		}
+		e.controls = append(e.controls, control{e.changes[next][at[next]], int32(next)})
+		at[next]++
 	}
 }

@@ -251,7 +251,7 @@ func TestRandomPhases(t *testing.T) {
 // changed by one bit.
 func TestVerifyAgreesWithFabric(t *testing.T) {
 	wrong, refused := 0, 0
-	for seed := range uint64(60) {
+	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		p := randomPhase(rng)
 		_, rows := solve(t, p)
@@ -276,7 +276,7 @@ func TestVerifyAgreesWithFabric(t *testing.T) {
 			}
 		}
 	}
-	if wrong < 500 || refused < wrong {
+	if wrong < 150 || refused < wrong {
 		t.Errorf("%d changed rows are wrong and %d refused: the test changes too little", wrong, refused)
 	}
 }

@@ -24,6 +24,7 @@ type Family struct {
 	Columns   int   `json:"columns,omitempty"`   // grid columns, or matrix columns in words
 	Group     int   `json:"group,omitempty"`     // tiles that work together
 	Shuffle   bool  `json:"shuffle,omitempty"`   // tiles are numbered at random
+	Loop      bool  `json:"loop,omitempty"`      // gemm: owners hear their own slice too
 }
 
 //go:embed testdata/families.json
@@ -108,7 +109,7 @@ func (f *Family) gemm(b *builder) {
 		from := reserve(b.read, s, int(f.Words))
 		var to []Receiver
 		for _, d := range group {
-			if d != owner {
+			if d != owner || f.Loop {
 				to = append(to, Receiver{b.tile[d], reserve(b.write, b.tile[d], int(f.Words))})
 			}
 		}

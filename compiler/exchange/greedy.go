@@ -43,7 +43,7 @@ const (
 
 func newGreedy(p *Problem, order []int32, units []unit) *greedy {
 	g := &greedy{
-		lister: newLister(p, order), units: units,
+		lister: newLister(p, order, units), units: units,
 		first: make([]int32, p.Tiles+1), receiver: make([]receiverState, p.Tiles),
 	}
 	for i := range units {

@@ -10,29 +10,54 @@ type lister struct {
 	routes *routes
 	order  []int32 // transfers, as units refer to them
 	starts []int32
+	wide   []bool // by transfer; nil when no unit is wide
 
 	sendFree, recvFree []int32 // by tile: where the timelines end
-	sendLeft, recvLeft []int32 // by tile: words not placed yet
+	sendLeft, recvLeft []int32 // by tile: events not placed yet
+	format             []int8  // by tile: of the last receive; see the constants
 	horizon            []int32
 
-	controls []eventSet // by tile: events at which a receive control takes effect
+	controls []eventSet // by tile: events at which a receive control acts
+	lone     []eventSet // those of 64-bit receives, which must be alone
 	begins   []eventSet // by tile: first events of sends
 	hazards  []hazard
+
+	acts []int32 // scratch: controls of one receiver
 }
 
-func newLister(p *Problem, order []int32) *lister {
+// What a tile received last. A 64-bit receive is 1 or 2, its route direction,
+// plus pairIssuer when the tile set the mux.
+const (
+	noneYet    = -1
+	ordinary   = 0
+	pairIssuer = 4
+)
+
+func newLister(p *Problem, order []int32, units []unit) *lister {
 	l := &lister{
 		p: p, routes: loadRoutes(), order: order,
 		starts:   make([]int32, len(p.Transfers)),
 		sendFree: make([]int32, p.Tiles), recvFree: make([]int32, p.Tiles),
-		horizon:  make([]int32, p.Tiles),
-		controls: make([]eventSet, p.Tiles), begins: make([]eventSet, p.Tiles),
+		sendLeft: make([]int32, p.Tiles), recvLeft: make([]int32, p.Tiles),
+		format: make([]int8, p.Tiles), horizon: make([]int32, p.Tiles),
+		controls: make([]eventSet, p.Tiles), lone: make([]eventSet, p.Tiles), begins: make([]eventSet, p.Tiles),
 		hazards: newHazards(p),
 	}
-	l.sendLeft, l.recvLeft = p.work()
+	for i := range units {
+		u := &units[i]
+		l.sendLeft[u.source] += u.events()
+		if u.wide {
+			l.sendLeft[partner(u.source)] += u.events()
+			l.wide = make([]bool, len(p.Transfers))
+		}
+		for _, r := range l.receivers(u) {
+			l.recvLeft[r.Tile] += u.events()
+		}
+	}
 	for t := range p.Tiles {
 		l.recvFree[t] = 1 // no control can act at event 0
 		l.sendFree[t] = firstSend
+		l.format[t] = noneYet
 	}
 	return l
 }
@@ -52,7 +77,7 @@ func (l *lister) place(u *unit, start int32) {
 			return
 		}
 		start += move
-		if tries == retries && u.to > u.from+1 {
+		if tries == retries && u.to > u.from+1 && !u.wide {
 			break
 		}
 	}
@@ -72,8 +97,30 @@ func (l *lister) place(u *unit, start int32) {
 func (l *lister) earliest(u *unit) int32 {
 	e := l.sendFree[u.source]
 	mux := l.routes.from(u.source)
+	if u.wide {
+		return l.earliestWide(u, max(e, l.sendFree[partner(u.source)]))
+	}
 	for _, r := range l.receivers(u) {
-		e = max(e, l.recvFree[r.Tile]-int32(mux[r.Tile]))
+		free := l.recvFree[r.Tile]
+		if l.format[r.Tile] > ordinary {
+			free++ // the last 64-bit item is written an event later
+		}
+		e = max(e, free-int32(mux[r.Tile]))
+	}
+	return e
+}
+
+// earliestWide is earliest for 64-bit items. Their format must not come on
+// before the last ordinary word is written, which is two events before their
+// own first; a format that changes from one route direction to the other needs
+// an event of its own.
+func (l *lister) earliestWide(u *unit, e int32) int32 {
+	for _, r := range l.receivers(u) {
+		free := l.recvFree[r.Tile]
+		if f := l.format[r.Tile]; f != noneYet && f&3 != int8(direction(u.source, r.Tile)) {
+			free++
+		}
+		e = max(e, free-l.routes.hear(u.source, r.Tile, true))
 	}
 	return e
 }
@@ -84,12 +131,12 @@ func (l *lister) earliest(u *unit) int32 {
 // SRAM elements.
 func (l *lister) clash(u *unit, start int32) int32 {
 	s := u.source
-	mux := l.routes.from(s)
 	if pause := start - l.sendFree[s]; pause > 0 && pause < sendGap && l.sendFree[s] > firstSend {
 		return sendGap - pause
 	}
+	events := u.events()
 	if h := &l.hazards[s]; h.elements&u.elements != 0 {
-		if end := h.receives.blocks(start, max(start+u.words, senderTail), h.elements&u.elements); end > 0 {
+		if end := h.receives.blocks(start, max(start+events, senderTail), h.elements&u.elements); end > 0 {
 			return end - start
 		}
 	}
@@ -99,84 +146,165 @@ func (l *lister) clash(u *unit, start int32) int32 {
 		if t.Address != source && l.controls[s].either(at) {
 			return 1
 		}
-		at, source = at+t.Words, t.Address+uint32(t.Words)*4
+		at, source = at+u.length(t), t.Address+uint32(t.Words)*4
+	}
+	if u.half > 0 && l.controls[s].either(start+u.half+sendGap) {
+		return 1
 	}
 	for j, r := range l.receivers(u) {
-		x := start + int32(mux[r.Tile])
-		begins := l.begins[r.Tile]
-		end := x + listen(s, r.Tile, int32(mux[r.Tile]), u.words)
-		if begins.either(x-1) || begins.either(end-1) {
+		x := start + l.routes.hear(s, r.Tile, u.wide)
+		if !l.allowed(u, j, x) {
 			return 1
 		}
-		pointer := x + l.routes.lag[r.Tile]
-		next, touched := uint32(0), uint32(0)
-		for k := u.from; k < u.to; k++ {
-			t := &l.p.Transfers[l.order[k]]
-			a := l.p.Receivers[t.First+int32(j)].Address
-			if a != next && begins.either(pointer-1) {
-				return 1
-			}
-			touched |= elements(a, t.Words)
-			pointer, next = pointer+t.Words, a+uint32(t.Words)*4
-		}
-		if h := &l.hazards[r.Tile]; h.elements&touched != 0 {
-			if end := h.sends.blocks(pointer-u.words, pointer+receiverTail, h.elements&touched); end > 0 {
-				return end - (pointer - u.words)
+		if h := &l.hazards[r.Tile]; h.elements != 0 {
+			if touched := h.elements & l.touched(u, j); touched != 0 {
+				p := l.writes(u, r.Tile, x)
+				if end := h.sends.blocks(p, p+events+receiverTail, touched); end > 0 {
+					return end - p
+				}
 			}
 		}
 	}
 	return 0
 }
 
+// writes returns the event at which a receiver writes the first word of a unit
+// that its mux hears from event x on.
+func (l *lister) writes(u *unit, dest, x int32) int32 {
+	if u.wide {
+		return x + l.routes.lag[dest] + pairPointer
+	}
+	return x + l.routes.lag[dest]
+}
+
+// touched returns the SRAM elements that receiver j of a unit writes.
+func (l *lister) touched(u *unit, j int) uint32 {
+	e := uint32(0)
+	for _, t := range l.order[u.from:u.to] {
+		x := &l.p.Transfers[t]
+		e |= elements(l.p.Receivers[x.First+int32(j)].Address, x.Words)
+	}
+	return e
+}
+
+// allowed reports whether the controls of receiver j of a unit may act when its
+// mux hears it from event x on: never while a local send begins, and never
+// together with another control, except an ordinary source with an ordinary
+// pointer.
+func (l *lister) allowed(u *unit, j int, x int32) bool {
+	d := l.p.Receivers[u.first+int32(j)].Tile
+	begins, others := l.begins[d], l.lone[d]
+	if u.wide {
+		others = l.controls[d]
+	}
+	for _, a := range l.controlsOf(u, j, x, false) {
+		if begins.either(a-1) || others.has(a) {
+			return false
+		}
+	}
+	return true
+}
+
+// controlsOf lists the events at which controls of receiver j of a unit act. Of
+// 64-bit receives that continue one another, it leaves out those that replace a
+// control of the earlier one, unless all are asked for.
+func (l *lister) controlsOf(u *unit, j int, x int32, all bool) []int32 {
+	d := l.p.Receivers[u.first+int32(j)].Tile
+	events := u.events()
+	a := l.acts[:0]
+	switch {
+	case !u.wide:
+		a = append(a, x, x+events)
+		if u.half > 0 {
+			a = append(a, x+u.half, x+u.half+sendGap)
+		}
+	default:
+		f := l.format[d]
+		continues := !all && x == l.recvFree[d] && f > ordinary && f&3 == int8(direction(u.source, d))
+		if l.routes.issues(u.source, d) {
+			if !continues || f&pairIssuer == 0 {
+				a = append(a, x)
+			}
+			a = append(a, x+events)
+		}
+		on := x + l.routes.lag[d] + pairFormat
+		if !continues {
+			a = append(a, on)
+		}
+		a = append(a, on+events)
+	}
+	at, next := l.writes(u, d, x), uint32(0)
+	for _, t := range l.order[u.from:u.to] {
+		t := &l.p.Transfers[t]
+		address := l.p.Receivers[t.First+int32(j)].Address
+		if address != next {
+			a = append(a, at)
+		}
+		at, next = at+u.length(t), address+uint32(t.Words)*4
+	}
+	l.acts = a
+	return a
+}
+
 // commit appends a unit to the timelines.
 func (l *lister) commit(u *unit, start int32) {
 	s := u.source
-	mux := l.routes.from(s)
 	at, source := start, uint32(0)
-	for k := u.from; k < u.to; k++ {
-		t := &l.p.Transfers[l.order[k]]
-		l.starts[l.order[k]] = at
+	for _, i := range l.order[u.from:u.to] {
+		t := &l.p.Transfers[i]
+		l.starts[i] = at
+		if u.wide {
+			l.wide[i] = true
+		}
 		if t.Address != source {
 			l.begins[s].set(at)
 		}
-		at, source = at+t.Words, t.Address+uint32(t.Words)*4
+		at, source = at+u.length(t), t.Address+uint32(t.Words)*4
 	}
-	free := at
-	l.horizon[s] = max(l.horizon[s], at, senderTail)
+	if u.half > 0 {
+		l.begins[s].set(start + u.half + sendGap)
+	}
+	events := u.events()
+	end := start + events
+	l.sendFree[s], l.sendLeft[s] = end, l.sendLeft[s]-events
+	l.horizon[s] = max(l.horizon[s], end, senderTail)
+	if u.wide {
+		lane := partner(s)
+		l.sendFree[lane], l.sendLeft[lane] = max(end, senderTail), l.sendLeft[lane]-events
+	}
 	if h := &l.hazards[s]; h.elements&u.elements != 0 {
-		h.sends.add(start, max(at, senderTail), h.elements&u.elements)
+		h.sends.add(start, max(end, senderTail), h.elements&u.elements)
 	}
 	for j, r := range l.receivers(u) {
-		x := start + int32(mux[r.Tile])
-		heard := listen(s, r.Tile, int32(mux[r.Tile]), u.words)
-		controls := &l.controls[r.Tile]
-		controls.set(x)
-		controls.set(x + heard)
-		l.recvFree[r.Tile] = x + heard
-		l.recvLeft[r.Tile] -= u.words
-		free = max(free, start+heard)
-		pointer := x + l.routes.lag[r.Tile]
-		next, touched := uint32(0), uint32(0)
-		for k := u.from; k < u.to; k++ {
-			t := &l.p.Transfers[l.order[k]]
-			a := l.p.Receivers[t.First+int32(j)].Address
-			if a != next {
-				controls.set(pointer)
-			}
-			touched |= elements(a, t.Words)
-			pointer, next = pointer+t.Words, a+uint32(t.Words)*4
+		d := r.Tile
+		x := start + l.routes.hear(s, d, u.wide)
+		acts := l.controlsOf(u, j, x, true)
+		for _, a := range acts {
+			l.controls[d].set(a)
 		}
-		l.horizon[r.Tile] = max(l.horizon[r.Tile], pointer+receiverTail)
-		if h := &l.hazards[r.Tile]; h.elements&touched != 0 {
-			h.receives.add(pointer-u.words, pointer+receiverTail, h.elements&touched)
+		l.format[d] = ordinary
+		if u.wide {
+			for _, a := range acts {
+				l.lone[d].set(a)
+			}
+			l.format[d] = int8(direction(s, d))
+			if l.routes.issues(s, d) {
+				l.format[d] |= pairIssuer
+			}
+		}
+		l.recvFree[d], l.recvLeft[d] = x+events, l.recvLeft[d]-events
+		p := l.writes(u, d, x)
+		l.horizon[d] = max(l.horizon[d], p+events+receiverTail)
+		if h := &l.hazards[d]; h.elements != 0 {
+			if touched := h.elements & l.touched(u, j); touched != 0 {
+				h.receives.add(p, p+events+receiverTail, touched)
+			}
 		}
 	}
-	l.sendFree[s] = free
-	l.sendLeft[s] -= u.words
 }
 
 func (l *lister) schedule() *Schedule {
-	s := &Schedule{Starts: l.starts, TileHorizon: l.horizon}
+	s := &Schedule{Starts: l.starts, Wide: l.wide, TileHorizon: l.horizon}
 	for _, h := range l.horizon {
 		s.Horizon = max(s.Horizon, h)
 	}

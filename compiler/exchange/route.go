@@ -40,23 +40,62 @@ func (r *routes) from(source int32) *[machine.Tiles]int8 {
 	return (*[machine.Tiles]int8)(r.mux[int(source)*machine.Tiles:])
 }
 
-// listen is how many events a receiver's mux stays on the source of a transfer
-// of n events. It is n, except for a tile that hears itself and would have to
-// deselect as the very send begins, which is forbidden: then the tile sends
-// nothing else for a moment, and the mux leaves in that time. offset is
-// routes.mux of the route.
-func listen(source, dest int32, offset, n int32) int32 {
-	if source == dest && (n == -offset || n == 1-offset) {
-		return beginEvents + 1 - offset
+// hear is the mux offset at which a tile receives a transfer. Both members of a
+// pair receive 64-bit items by the mux of the one that they reach first.
+func (r *routes) hear(source, dest int32, wide bool) int32 {
+	mux := r.from(source)
+	if wide {
+		return int32(min(mux[dest], mux[partner(dest)]))
 	}
-	return n
+	return int32(mux[dest])
 }
+
+// issues reports whether a member of a pair sets the mux of a 64-bit receive.
+func (r *routes) issues(source, dest int32) bool {
+	mux := r.from(source)
+	return mux[dest] < mux[partner(dest)]
+}
+
+func direction(source, dest int32) uint32 {
+	return uint32(machine.Direction(machine.Physical(int(source)), machine.Physical(int(dest))))
+}
+
+// partner is the other tile of a pair.
+func partner(tile int32) int32 { return tile ^ 1 }
 
 // Event constants of the row builder.
 const (
 	beginEvents  = 2 // events at the start of a send at which no control may act
 	sendGap      = 2 // shortest pause between two sends, if there is one; see emit
-	firstSend    = 2 // earliest send; see emit
+	firstSend    = 3 // earliest send; see emit
 	senderTail   = 6 // a sending row lasts at least this long
 	receiverTail = 5 // events of a receiving row after its last word
+
+	// Of a 64-bit receive, against the pointer of an ordinary one:
+	pairFormat  = -1 // the format acts an event earlier
+	pairPointer = 1  // and the pointer an event later
 )
+
+// halved is how many words of a transfer leave before a pause of sendGap events,
+// or 0 when all leave at once. A tile that hears itself would have to deselect
+// 28 or 29 words just as the very send begins, which is forbidden; two halves can
+// be heard.
+func (p *Problem) halved(t int32) int32 {
+	x := &p.Transfers[t]
+	if x.Words < 27 || x.Words > 29 || !hearsItself(x.Source, p.receivers(t)) {
+		return 0
+	}
+	if end := x.Words + loadRoutes().hear(x.Source, x.Source, false); end < 0 || end >= beginEvents {
+		return 0
+	}
+	return x.Words / 2
+}
+
+func hearsItself(source int32, receivers []Receiver) bool {
+	for _, r := range receivers {
+		if r.Tile == source {
+			return true
+		}
+	}
+	return false
+}

@@ -69,13 +69,11 @@ func bestOf(p *Problem) *Schedule {
 	order, same := streamOrder(p)
 	units := cutUnits(p, order, same, min(max(bound/unitsPerTile, shortestUnit), longestUnit))
 	if len(p.Receivers) > len(p.Transfers) {
-		l := newLister(p, order)
-		l.soonest(units)
-		return l.schedule()
+		return multicasts(p, order, units)
 	}
 	var best *Schedule
 	if c, ok := colourUnits(p, units); ok && bound >= c.colours*wordsPerRound {
-		l := newLister(p, order)
+		l := newLister(p, order, units)
 		l.rounds(units, c.colour)
 		best = l.schedule()
 		if best.Horizon <= bound+bound/32+unavoidableTail {
@@ -86,6 +84,26 @@ func bestOf(p *Problem) *Schedule {
 	g.run()
 	if s := g.schedule(); best == nil || s.Horizon < best.Horizon {
 		best = s
+	}
+	return best
+}
+
+// multicasts schedules a problem with all transfers ordinary and with all that
+// can be as 64-bit items, and returns the better schedule. What an ordinary
+// control may share an instruction with, one of a 64-bit receive may not, so a
+// schedule with the latter must be seen to be encodable.
+func multicasts(p *Problem, order []int32, units []unit) *Schedule {
+	l := newLister(p, order, units)
+	l.soonest(units)
+	best := l.schedule()
+	if widened, any := widen(p, order, units); any {
+		l = newLister(p, order, widened)
+		l.soonest(widened)
+		if s := l.schedule(); s.Horizon < best.Horizon {
+			if _, err := Encode(p, s); err == nil {
+				return s
+			}
+		}
 	}
 	return best
 }

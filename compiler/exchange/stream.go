@@ -9,10 +9,31 @@ type unit struct {
 	source   int32
 	from, to int32  // transfers order[from:to]
 	words    int32  // of all of them
+	half     int32  // words before a pause; see Problem.halved
 	first    int32  // receivers of one of them, for their tiles:
 	count    int32  // Problem.Receivers[first : first+count]
 	elements uint32 // SRAM elements of all source bytes
+	wide     bool   // sent as 64-bit items
 	last     bool   // of its source and receivers: the next unit goes elsewhere
+}
+
+// events is how long a unit takes.
+func (u *unit) events() int32 {
+	switch {
+	case u.wide:
+		return u.words / 2
+	case u.half > 0:
+		return u.words + sendGap
+	}
+	return u.words
+}
+
+// length is how long one of its transfers takes, without a pause.
+func (u *unit) length(t *Transfer) int32 {
+	if u.wide {
+		return t.Words / 2
+	}
+	return t.Words
 }
 
 // streamOrder sorts the transfers by source, receiver list and address, so that
@@ -45,10 +66,10 @@ func cutUnits(p *Problem, order []int32, same []bool, words int32) []unit {
 	for i, t := range order {
 		x := &p.Transfers[t]
 		if !same[i] {
-			loop = slices.ContainsFunc(p.receivers(t), func(r Receiver) bool { return r.Tile == x.Source })
-		}
-		if !same[i] && len(units) > 0 {
-			units[len(units)-1].last = true
+			loop = hearsItself(x.Source, p.receivers(t))
+			if len(units) > 0 {
+				units[len(units)-1].last = true
+			}
 		}
 		if !same[i] || loop || units[len(units)-1].words+x.Words > words {
 			units = append(units, unit{source: x.Source, from: int32(i), first: x.First, count: x.Count})
@@ -57,6 +78,9 @@ func cutUnits(p *Problem, order []int32, same []bool, words int32) []unit {
 		u.to = int32(i + 1)
 		u.words += x.Words
 		u.elements |= elements(x.Address, x.Words)
+		if loop {
+			u.half = p.halved(t)
+		}
 	}
 	if len(units) > 0 {
 		units[len(units)-1].last = true

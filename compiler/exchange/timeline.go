@@ -24,7 +24,7 @@ func (s *eventSet) set(e int32) {
 // them at a time (observed on a C600 as conflict exceptions).
 type hazard struct {
 	elements        uint32 // elements that some transfer reads and another writes
-	sends, receives windows
+	sends, receives accesses
 }
 
 func newHazards(p *Problem) []hazard {
@@ -43,23 +43,23 @@ func newHazards(p *Problem) []hazard {
 	return h
 }
 
-// window is a span of events during which elements are in use.
-type window struct {
+// access is a span of events during which elements are in use.
+type access struct {
 	start, end int32
 	elements   uint32
 }
 
-// windows are in time order.
-type windows []window
+// accesses are in time order.
+type accesses []access
 
-func (w *windows) add(start, end int32, elements uint32) {
-	*w = append(*w, window{start, end, elements})
+func (w *accesses) add(start, end int32, elements uint32) {
+	*w = append(*w, access{start, end, elements})
 }
 
-// blocks returns the end of the first window that uses one of the elements
-// during [start, end), or 0. It looks at windows from the latest back to start,
+// blocks returns the end of the first span that uses one of the elements
+// during [start, end), or 0. It looks at spans from the latest back to start,
 // so it is quick near the end of the timelines, where the scheduler works.
-func (w windows) blocks(start, end int32, elements uint32) int32 {
+func (w accesses) blocks(start, end int32, elements uint32) int32 {
 	blocked := int32(0)
 	for i := len(w) - 1; i >= 0 && w[i].end > start; i-- {
 		if w[i].start < end && w[i].elements&elements != 0 {

@@ -3,6 +3,7 @@ package exchange
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"sort"
 
@@ -25,6 +26,7 @@ func Verify(p *Problem, rows *Rows) error {
 		p: p, routes: loadRoutes(), in: in, out: out, rows: rows,
 		decoded: make([]machine.ExchangeRow, p.Tiles),
 		starts:  make([]int32, len(p.Transfers)),
+		wide:    make([]bool, len(p.Transfers)),
 	}
 	for t := range v.starts {
 		v.starts[t] = -1
@@ -71,7 +73,10 @@ type verifier struct {
 	in, out *byTile
 	rows    *Rows
 	decoded []machine.ExchangeRow
-	starts  []int32 // by transfer: event of the first word, -1 = none seen yet
+	starts  []int32 // by transfer: event of the first item, -1 = none seen yet
+	wide    []bool  // by transfer: it arrived as 64-bit items
+	windows []window
+	anyWide bool // the tile at hand receives 64-bit items
 
 	// expected[w] is 1 + the receiver index whose destination begins at word w
 	// of the tile at hand, and has not arrived yet.
@@ -96,7 +101,18 @@ func (v *verifier) decode(tile int32) error {
 	return nil
 }
 
-// deliveries follows what one tile's mux lets in.
+// window is a span of events during which a mux listens to a source. Events are
+// those of the mux, which belongs to this tile or, for 64-bit items, to either
+// tile of the pair.
+type window struct {
+	from, to int32
+	source   int32 // logical tile
+	offset   int32 // from the source's event to the mux's
+	lag      int32 // from the mux to the SRAM write
+	wide     bool
+}
+
+// deliveries follows what one tile's muxes let in.
 func (v *verifier) deliveries(tile int32) error {
 	if v.rows.Tile[tile].Words == nil {
 		return nil
@@ -105,28 +121,41 @@ func (v *verifier) deliveries(tile int32) error {
 	for _, r := range mine {
 		v.expected[(v.p.Receivers[r].Address-machine.MemoryBase)/4] = r + 1
 	}
-	left := len(mine)
-	d := &delivery{v: v, tile: tile, left: &left, pointers: v.decoded[tile].Controls, base: v.rows.Tile[tile].IncomingBase}
-	row := &v.decoded[tile]
-	source, since := uint32(machine.Neutral), int32(0)
-	for _, c := range row.Controls {
-		switch c.Kind {
-		case machine.Source:
-			if c.Value == source {
-				continue // repeats what it listens to anyway
-			}
-			if err := d.listen(source, since, c.Event); err != nil {
+	v.windows = v.windows[:0]
+	if err := v.addWindows(tile, tile, machine.Source); err != nil {
+		return err
+	}
+	ordinary := len(v.windows)
+	for _, issuer := range [2]int32{tile, tile ^ 1} {
+		if int(issuer) < v.p.Tiles {
+			if err := v.addWindows(tile, issuer, machine.PairSource); err != nil {
 				return err
 			}
-			source, since = c.Value, c.Event
-		case machine.PairSource, machine.Format:
-			return rowError(tile, c.Event, "sets %v, but nothing is sent as 64-bit items", c.Kind)
 		}
 	}
-	if source != machine.Neutral {
-		return rowError(tile, since, "ends with the mux on %d, must be neutral (%d)", source, machine.Neutral)
+	if len(v.windows) > ordinary {
+		slices.SortFunc(v.windows, func(a, b window) int { return cmp.Compare(a.from+a.lag, b.from+b.lag) })
 	}
-	if left > 0 {
+	d := delivery{v: v, tile: tile, left: len(mine), controls: v.decoded[tile].Controls, base: v.rows.Tile[tile].IncomingBase}
+	for _, c := range d.controls {
+		if c.Kind == machine.Format {
+			d.formats = append(d.formats, c)
+		}
+	}
+	if n := len(d.formats); n > 0 && d.formats[n-1].Value != 0 {
+		return rowError(tile, d.formats[n-1].Event, "ends with format %d, must be 0", d.formats[n-1].Value)
+	}
+	end := int32(0)
+	for _, w := range v.windows {
+		if w.from+w.lag < end {
+			return rowError(tile, w.from, "listens to %s while words of another tile are still arriving", tileName(w.source))
+		}
+		end = w.to + w.lag
+		if err := d.listen(w); err != nil {
+			return err
+		}
+	}
+	if d.left > 0 {
 		for _, r := range mine {
 			if v.expected[(v.p.Receivers[r].Address-machine.MemoryBase)/4] != 0 {
 				t := v.in.transfer[r]
@@ -137,61 +166,128 @@ func (v *verifier) deliveries(tile int32) error {
 	return nil
 }
 
-// delivery is the state of one tile's receive side.
-type delivery struct {
-	v        *verifier
-	tile     int32
-	left     *int // expected receives that have not arrived
-	pointers []machine.Control
-	base     uint32
-	set      bool   // some pointer is in force
-	pointer  uint32 // byte address of the next word
-}
-
-// listen follows the words that arrive while the mux is on a source during
-// [from, to).
-func (d *delivery) listen(source uint32, from, to int32) error {
-	if source == machine.Neutral {
+// addWindows lists what one mux listens to, as tile receives it.
+func (v *verifier) addWindows(tile, issuer int32, kind machine.ControlKind) error {
+	add := func(value uint32, from, to int32) error {
+		if value == machine.Neutral {
+			return nil
+		}
+		physical := value
+		if kind == machine.PairSource { // names the lane of the source's pair
+			physical ^= uint32(machine.Physical(int(issuer))) & 2
+		}
+		if value >= machine.Tiles || machine.Logical(int(physical)) >= v.p.Tiles {
+			return rowError(issuer, from, "listens to %d, which is no tile of the phase", value)
+		}
+		w := window{from: from, to: to, source: int32(machine.Logical(int(physical))), lag: v.routes.lag[tile]}
+		mux := v.routes.from(w.source)
+		w.offset = int32(mux[issuer])
+		if kind == machine.PairSource {
+			w.wide = true
+			w.lag++
+			if mux[issuer] > mux[issuer^1] {
+				return rowError(issuer, from, "sets the mux of its pair, but %s hears %s earlier", tileName(issuer^1), tileName(w.source))
+			}
+		}
+		v.windows = append(v.windows, w)
 		return nil
 	}
-	v := d.v
-	if source >= machine.Tiles || machine.Logical(int(source)) >= v.p.Tiles {
-		return rowError(d.tile, from, "listens to %d, which is no tile of the phase", source)
-	}
-	s := int32(machine.Logical(int(source)))
-	offset := int32(v.routes.from(s)[d.tile])
-	direction := uint8(machine.Direction(int(source), machine.Physical(int(d.tile))))
-	sends := v.decoded[s].Sends
-	k := sort.Search(len(sends), func(i int) bool { return sends[i].Start+sends[i].Items > from-offset })
-	for ; k < len(sends) && sends[k].Start < to-offset; k++ {
-		x := &sends[k]
-		if x.Direction&direction == 0 {
+	value, since := uint32(machine.Neutral), int32(0)
+	for _, c := range v.decoded[issuer].Controls {
+		if c.Kind != kind || c.Value == value { // or repeats what it listens to anyway
 			continue
 		}
-		begin := max(x.Start, from-offset)
-		end := min(x.Start+x.Items, to-offset)
-		if err := d.arrive(s, begin, end, x.Address+uint32(begin-x.Start)*4, offset); err != nil {
+		if err := add(value, since, c.Event); err != nil {
 			return err
 		}
+		value, since = c.Value, c.Event
+	}
+	if value != machine.Neutral {
+		return rowError(issuer, since, "ends with the %v on %d, must be neutral (%d)", kind, value, machine.Neutral)
 	}
 	return nil
 }
 
-// arrive writes the words that source sent from an address during [begin, end).
-func (d *delivery) arrive(source, begin, end int32, address uint32, offset int32) error {
-	lag := offset + d.v.routes.lag[d.tile]
+// delivery is the state of one tile's receive side.
+type delivery struct {
+	v        *verifier
+	tile     int32
+	left     int               // expected receives that have not arrived
+	controls []machine.Control // from the next pointer on
+	base     uint32
+	set      bool              // some pointer is in force
+	pointer  uint32            // byte address of the next item
+	half     int32             // 1 + the receiver that the first half of a transfer has reached
+	formats  []machine.Control // from the next change of format on
+	format   uint32
+}
+
+// listen follows the items that arrive during a window. There must be one at
+// every event.
+func (d *delivery) listen(w window) error {
+	v := d.v
+	route := uint8(direction(w.source, d.tile))
+	sends := v.decoded[w.source].Sends
+	at, stop := w.from-w.offset, w.to-w.offset // in events of the source
+	k := sort.Search(len(sends), func(i int) bool { return sends[i].Start+sends[i].Items > at })
+	for ; at < stop; k++ {
+		if k == len(sends) || sends[k].Start > at {
+			return rowError(d.tile, at+w.offset, "listens to %s, which sends nothing at its event %d", tileName(w.source), at)
+		}
+		x := &sends[k]
+		if x.Wide != w.wide || x.Direction&route == 0 {
+			return rowError(d.tile, at+w.offset, "listens to %s, which sends another way at its event %d (64-bit %v, direction %d; wanted %v, %d)",
+				tileName(w.source), at, x.Wide, x.Direction, w.wide, route)
+		}
+		until := min(stop, x.Start+x.Items)
+		if err := d.arrive(&w, at, until, x.Address+uint32(at-x.Start)*itemBytes(w.wide)); err != nil {
+			return err
+		}
+		at = until
+	}
+	return d.checkFormat(&w)
+}
+
+// checkFormat checks that the format is right for a window: 0 while words are
+// written, the route direction from two events before the first 64-bit item is
+// written until two before the last has been.
+func (d *delivery) checkFormat(w *window) error {
+	from, to, want := w.from+w.lag, w.to+w.lag, uint32(0)
+	if w.wide {
+		from, to, want = from-2, to-2, direction(w.source, d.tile)
+	}
+	for len(d.formats) > 0 && d.formats[0].Event <= from {
+		d.format = d.formats[0].Value
+		d.formats = d.formats[1:]
+	}
+	format := d.format
+	for k := 0; ; k++ {
+		if format != want {
+			return rowError(d.tile, from, "receives from %s with format %d, must be %d", tileName(w.source), format, want)
+		}
+		if k == len(d.formats) || d.formats[k].Event >= to {
+			return nil
+		}
+		format = d.formats[k].Value
+	}
+}
+
+// arrive writes the items that a source sent from an address during [begin, end).
+func (d *delivery) arrive(w *window, begin, end int32, address uint32) error {
+	lag := w.offset + w.lag
+	size := itemBytes(w.wide)
 	for begin < end {
 		until := end
-		for len(d.pointers) > 0 {
-			c := d.pointers[0]
+		for len(d.controls) > 0 {
+			c := d.controls[0]
 			if c.Kind != machine.Pointer {
-				d.pointers = d.pointers[1:]
+				d.controls = d.controls[1:]
 				continue
 			}
 			if c.Event > begin+lag {
 				if event := c.Event - lag; event < end {
-					if d.set && c.Value*4+d.base == d.pointer+uint32(event-begin)*4 {
-						d.pointers = d.pointers[1:] // repeats where it is anyway
+					if d.set && c.Value*4+d.base == d.pointer+uint32(event-begin)*size {
+						d.controls = d.controls[1:] // repeats where it is anyway
 						continue
 					}
 					until = event
@@ -199,54 +295,86 @@ func (d *delivery) arrive(source, begin, end int32, address uint32, offset int32
 				break
 			}
 			d.pointer, d.set = c.Value*4+d.base, true
-			d.pointers = d.pointers[1:]
+			d.controls = d.controls[1:]
+			d.half = 0
 		}
 		if !d.set {
-			return rowError(d.tile, begin+lag, "writes words from %s before any pointer is set", tileName(source))
+			return rowError(d.tile, begin+lag, "writes words from %s before any pointer is set", tileName(w.source))
 		}
-		if err := d.write(source, begin, until, address); err != nil {
+		if err := d.write(w, begin, until, address); err != nil {
 			return err
 		}
-		d.pointer += uint32(until-begin) * 4
-		address += uint32(until-begin) * 4
+		d.pointer += uint32(until-begin) * size
+		address += uint32(until-begin) * size
 		begin = until
 	}
 	return nil
 }
 
-// write checks off the transfers that a span of words at the pointer fulfils.
-func (d *delivery) write(source, begin, end int32, address uint32) error {
+// write checks off the transfers that a span of items at the pointer fulfils.
+func (d *delivery) write(w *window, begin, end int32, address uint32) error {
 	v := d.v
+	size := itemBytes(w.wide)
 	for at := d.pointer; begin < end; {
 		wrong := func(format string, args ...any) error {
-			return rowError(d.tile, begin+int32(v.routes.from(source)[d.tile])+v.routes.lag[d.tile],
-				"writes 0x%X with words from 0x%X of %s: %s", at, address, tileName(source), fmt.Sprintf(format, args...))
+			return rowError(d.tile, begin+w.offset+w.lag,
+				"writes 0x%X with words from 0x%X of %s: %s", at, address, tileName(w.source), fmt.Sprintf(format, args...))
 		}
 		if at < machine.MemoryBase || at >= machine.MemoryEnd {
 			return wrong("not tile memory")
 		}
-		e := &v.expected[(at-machine.MemoryBase)/4]
-		if *e == 0 {
+		e := v.expected[(at-machine.MemoryBase)/4]
+		offset := uint32(0)
+		if d.half != 0 { // goes on with a transfer that began before a pause
+			e = d.half
+			offset = at - v.p.Receivers[e-1].Address
+		}
+		if e == 0 {
 			return wrong("no transfer starts there, or it has arrived before")
 		}
-		t := v.in.transfer[*e-1]
+		t := v.in.transfer[e-1]
 		x := &v.p.Transfers[t]
-		switch {
-		case x.Source != source || x.Address != address:
-			return wrong("transfer %d wants 0x%X of %s there", t, x.Address, tileName(x.Source))
-		case end-begin < x.Words:
-			return wrong("transfer %d is cut after %d of %d words", t, end-begin, x.Words)
-		case v.starts[t] >= 0 && v.starts[t] != begin:
-			return wrong("transfer %d leaves at event %d for this receiver and at %d for others", t, begin, v.starts[t])
+		start := begin
+		if offset > 0 {
+			start -= int32(offset/4) + sendPause
 		}
-		v.starts[t] = begin
-		*e = 0
-		*d.left--
-		begin += x.Words
-		at += uint32(x.Words) * 4
-		address += uint32(x.Words) * 4
+		items := (int32(x.Words)*4 - int32(offset)) / int32(size)
+		switch {
+		case x.Source != w.source || x.Address+offset != address:
+			return wrong("transfer %d wants 0x%X of %s there", t, x.Address+offset, tileName(x.Source))
+		case w.wide && (x.Words&1 != 0 || at&7 != 0 || address&7 != 0):
+			return wrong("transfer %d of %d words cannot be sent as 64-bit items", t, x.Words)
+		case v.starts[t] >= 0 && v.starts[t] != start:
+			return wrong("transfer %d leaves at event %d for this receiver and at %d for others", t, start, v.starts[t])
+		case end-begin < items:
+			if end-begin != x.Words/2 || offset > 0 || !v.mayPause(t) {
+				return wrong("transfer %d is cut after %d of %d items", t, end-begin, items)
+			}
+			v.starts[t] = start
+			d.half = e
+			return nil
+		}
+		v.starts[t] = start
+		v.wide[t] = w.wide
+		v.expected[(v.p.Receivers[e-1].Address-machine.MemoryBase)/4] = 0
+		d.half = 0
+		d.left--
+		begin += items
+		at += uint32(items) * size
+		address += uint32(items) * size
 	}
 	return nil
+}
+
+// sendPause is the pause in the middle of a transfer that may have one.
+const sendPause = 2
+
+// mayPause reports whether a transfer may leave in two halves: one whose source
+// hears itself and would deselect at the first two events of the send.
+func (v *verifier) mayPause(t int32) bool {
+	x := &v.p.Transfers[t]
+	deselect := x.Words + int32(v.routes.from(x.Source)[x.Source])
+	return hearsItself(x.Source, v.p.receivers(t)) && (deselect == 0 || deselect == 1)
 }
 
 // use is a span of events during which a send or a receive uses SRAM elements.
@@ -254,38 +382,36 @@ type use struct {
 	start, end int32
 	elements   uint32
 	receive    bool
+	wide       bool
 }
 
 // rules checks what deliveries alone do not show.
 func (v *verifier) rules(tile int32) error {
 	row := &v.decoded[tile]
 	mine, sent := v.in.of(tile), v.out.of(tile)
-	v.uses = v.uses[:0]
-	alone := false
+	v.uses, v.anyWide = v.uses[:0], false
 	words, horizon := int32(0), int32(0)
 	for _, t := range sent {
 		x := &v.p.Transfers[t]
 		s := v.starts[t]
-		if single := x.Count == 1; single != (v.sendAt(tile, s).Direction != 3) {
-			return rowError(tile, s, "transfer %d to %d receivers is sent with direction %d", t, x.Count, v.sendAt(tile, s).Direction)
+		if got := v.sendAt(tile, s).Direction; (got == 3) == v.oneWay(t) {
+			return rowError(tile, s, "transfer %d to %d receivers is sent with direction %d", t, x.Count, got)
 		}
+		end := s + v.events(t)
 		words += x.Words
-		v.uses = append(v.uses, use{s, max(s+x.Words, senderTail), elements(x.Address, x.Words), false})
-		horizon = max(horizon, s+x.Words, senderTail)
+		v.uses = append(v.uses, use{s, max(end, senderTail), elements(x.Address, x.Words), false, v.wide[t]})
+		horizon = max(horizon, end, senderTail)
 	}
 	for _, r := range mine {
 		t := v.in.transfer[r]
-		x := &v.p.Transfers[t]
-		s := v.starts[t] + int32(v.routes.from(x.Source)[tile]) + v.routes.lag[tile]
-		v.uses = append(v.uses, use{s, s + x.Words + receiverTail, elements(v.p.Receivers[r].Address, x.Words), true})
-		horizon = max(horizon, s+x.Words+receiverTail)
-		alone = len(mine) == 1 && x.Count == 1
+		s := v.writes(t, tile)
+		end := s + v.events(t) + receiverTail
+		v.uses = append(v.uses, use{s, end, elements(v.p.Receivers[r].Address, v.p.Transfers[t].Words), true, v.wide[t]})
+		horizon = max(horizon, end)
+		v.anyWide = v.anyWide || v.wide[t]
 	}
 	for _, s := range row.Sends {
-		words -= s.Items
-		if s.Wide {
-			return rowError(tile, s.Start, "sends 64-bit items, the transfer is ordinary")
-		}
+		words -= int32(itemBytes(s.Wide)/4) * s.Items
 	}
 	if words != 0 {
 		return rowError(tile, -1, "sends %d words fewer than its transfers have", words)
@@ -293,13 +419,44 @@ func (v *verifier) rules(tile int32) error {
 	if row.Horizon < horizon {
 		return rowError(tile, row.Horizon, "ends, but is busy until event %d", horizon)
 	}
-	if base := v.rows.Tile[tile].IncomingBase; base != 0 && !alone {
-		return rowError(tile, -1, "receives %d transfers relative to base 0x%X, only one that is meant for it alone may be", len(mine), base)
+	if err := v.borrows(tile); err != nil {
+		return err
 	}
-	if err := v.controls(tile, alone); err != nil {
+	if err := v.controls(tile); err != nil {
 		return err
 	}
 	return v.conflicts(tile)
+}
+
+// oneWay reports whether all receivers of a transfer are on one side: it has one,
+// or one pair that is not the source's own.
+func (v *verifier) oneWay(t int32) bool {
+	x := &v.p.Transfers[t]
+	if v.wide[t] {
+		return x.Count == 2 && v.p.Receivers[x.First].Tile|1 != x.Source|1
+	}
+	return x.Count == 1
+}
+
+// events is how long a transfer takes from its first item to its last.
+func (v *verifier) events(t int32) int32 {
+	switch x := &v.p.Transfers[t]; {
+	case v.wide[t]:
+		return x.Words / 2
+	case v.mayPause(t):
+		return x.Words + sendPause
+	default:
+		return x.Words
+	}
+}
+
+// writes is the event at which a tile writes the first item of a transfer.
+func (v *verifier) writes(t, tile int32) int32 {
+	mux := v.routes.from(v.p.Transfers[t].Source)
+	if v.wide[t] {
+		return v.starts[t] + int32(min(mux[tile], mux[tile^1])) + v.routes.lag[tile] + 1
+	}
+	return v.starts[t] + int32(mux[tile]) + v.routes.lag[tile]
 }
 
 // sendAt returns the decoded send that an event belongs to.
@@ -309,17 +466,49 @@ func (v *verifier) sendAt(tile, event int32) machine.Send {
 	return sends[k]
 }
 
-// controls checks when controls act: alone or as one source and one pointer,
-// and not while a send begins.
-func (v *verifier) controls(tile int32, alone bool) error {
+// borrows checks that nothing leaves by the lane that a 64-bit send borrows from
+// the tile's partner.
+func (v *verifier) borrows(tile int32) error {
+	var lane []machine.Send
+	for _, s := range v.decoded[tile].Sends {
+		if !s.Wide {
+			continue
+		}
+		if int(tile^1) >= v.p.Tiles {
+			return rowError(tile, s.Start, "64-bit items need the lane of %s, which is no tile of the phase", tileName(tile^1))
+		}
+		if lane == nil {
+			lane = v.decoded[tile^1].Sends
+		}
+		for len(lane) > 0 && lane[0].Start+lane[0].Items <= s.Start {
+			lane = lane[1:]
+		}
+		if len(lane) > 0 && lane[0].Start < max(s.Start+s.Items, senderTail) {
+			return rowError(tile, s.Start, "borrows the lane of %s, which sends at event %d", tileName(tile^1), lane[0].Start)
+		}
+	}
+	return nil
+}
+
+// controls checks when controls act: alone, or as one ordinary source and one
+// ordinary pointer, and not while a send begins; and how they are based.
+func (v *verifier) controls(tile int32) error {
 	row := &v.decoded[tile]
-	sends := row.Sends
+	mine := v.in.of(tile)
+	base := v.rows.Tile[tile].IncomingBase
+	alone := len(mine) == 1 && v.p.Transfers[v.in.transfer[mine[0]]].Count == 1
+	if base != 0 && !alone {
+		return rowError(tile, -1, "receives %d transfers relative to base 0x%X, only one that is meant for it alone may be", len(mine), base)
+	}
+	sends, pointers := row.Sends, 0
 	for i, c := range row.Controls {
-		if i > 0 && row.Controls[i-1].Event == c.Event && (row.Controls[i-1].Kind != machine.Source || c.Kind != machine.Pointer) {
+		if i > 0 && row.Controls[i-1].Event == c.Event && (row.Controls[i-1].Kind != machine.Source || c.Kind != machine.Pointer || v.pairPointer(tile, c.Event)) {
 			return rowError(tile, c.Event, "%v and %v act together", row.Controls[i-1].Kind, c.Kind)
 		}
-		if alone && c.Kind == machine.Pointer && c.Value != 0 {
-			return rowError(tile, c.Event, "pointer %d, must be 0 because the address is in the base", c.Value)
+		if c.Kind == machine.Pointer {
+			if pointers++; alone && (c.Value != 0 || pointers > 1) {
+				return rowError(tile, c.Event, "pointer %d, the only one must be 0 because the address is in the base", c.Value)
+			}
 		}
 		for len(sends) > 0 && sends[0].Start+1 < c.Event {
 			sends = sends[1:]
@@ -329,6 +518,21 @@ func (v *verifier) controls(tile int32, alone bool) error {
 		}
 	}
 	return nil
+}
+
+// pairPointer reports whether a pointer that acts at an event is one of a 64-bit
+// receive: the item written there, or next, is wide.
+func (v *verifier) pairPointer(tile, event int32) bool {
+	if !v.anyWide {
+		return false
+	}
+	next, wide := int32(math.MaxInt32), false
+	for _, u := range v.uses {
+		if u.receive && u.end-receiverTail > event && u.start < next {
+			next, wide = u.start, u.wide
+		}
+	}
+	return wide
 }
 
 // conflicts finds a send and a receive that use one SRAM element at a time.
