@@ -217,6 +217,9 @@ func randomRecipe(rng *rand.Rand, s *subject) lower.Recipe {
 			return (n.Weight.Shape[0] + 15) / 16
 		}
 		rows := func(n *lower.Linear) int { return n.GEMM.Elements() / n.GEMM.Width() }
+		if step.Norm != nil {
+			c.Packed = rng.IntN(2) == 0
+		}
 		if n := step.Linear; n != nil {
 			unit := n.ColumnUnit(whole[n.Out])
 			c.Grid = grid(rows(n), (n.To-n.From+unit-1)/unit, inner(n), 1)

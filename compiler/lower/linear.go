@@ -435,10 +435,11 @@ func (l *lowering) finishRows(n *Linear, o Owners, parts []*Tensor, cols int) er
 		}
 		l.move(p, in, slot, op, false)
 	}
-	var a, b *Tensor
+	var a map[int32]Ref
+	var b *Tensor
 	flags := int32(0)
 	if n.Bias != nil {
-		a = l.hostLike(out, n.Bias, func(_, c int32) int { return n.From + int(c) })
+		a = l.rowParameter(out, n.Bias)
 		flags |= program.ReduceAddA
 	}
 	switch {
@@ -454,16 +455,21 @@ func (l *lowering) finishRows(n *Linear, o Owners, parts []*Tensor, cols int) er
 		b = l.rowsLike(x.f16, out, slot, op)
 		flags |= program.ReduceAddB
 	}
+	// Row by row, so that one row of the bias serves all rows of an owner.
 	for i := range out.Blocks {
-		args := []Ref{Imm(0), gathers[i], Imm(out.Blocks[i].Bytes(out.Form)), Imm(int32(len(parts))), out.Places[i][0],
-			Imm(out.Blocks[i].Rows * width), Imm(flags), Imm(0), Imm(0), Imm(0)}
-		if a != nil {
-			args[7] = a.Places[i][0]
+		tile, bytes := out.Tiles[i][0], out.Blocks[i].Bytes(out.Form)
+		for r := range out.Blocks[i].Rows {
+			row := func(p Ref) Ref { return Ref{p.Buffer, p.Offset + uint32(r*width*2)} }
+			args := []Ref{Imm(0), row(gathers[i]), Imm(bytes), Imm(int32(len(parts))), row(out.Places[i][0]),
+				Imm(width), Imm(flags), Imm(0), Imm(0), Imm(0)}
+			if a != nil {
+				args[7] = a[tile]
+			}
+			if b != nil {
+				args[8] = row(b.Places[i][0])
+			}
+			l.call(slot+1, tile, op, program.KernelReduce, args...)
 		}
-		if b != nil {
-			args[8] = b.Places[i][0]
-		}
-		l.call(slot+1, out.Tiles[i][0], op, program.KernelReduce, args...)
 	}
 	l.values[n.Out] = &activation{f16: out}
 	return nil

@@ -86,9 +86,10 @@ type lowering struct {
 
 // activation is a value on the tiles: in F16, and quantised when somebody asked.
 type activation struct {
-	f16   *Tensor
-	f8    *Tensor
-	scale int
+	f16    *Tensor
+	f8     *Tensor
+	scale  int
+	packed bool // rows are laid out in panels before they move
 }
 
 func newLowering(m *Model, r *Recipe, sketch bool) (*lowering, error) {
@@ -132,7 +133,7 @@ func missing(name, what string) error {
 func (l *lowering) step(s *Step, c *Choice) error {
 	switch {
 	case s.Norm != nil:
-		return l.norm(s.Norm)
+		return l.norm(s.Norm, c.Packed)
 	case s.Linear != nil:
 		if c.Grid == nil {
 			return missing(s.Linear.Out.Name, "grid")
@@ -173,11 +174,19 @@ func (l *lowering) operand(v, gemm *graph.Value) (*Tensor, error) {
 		return nil, fmt.Errorf("lower: %s reads %s before a step makes it", gemm.Name, v.Name)
 	}
 	if gemm.Precision != graph.F8 {
+		if a.packed {
+			a.f16, a.packed = l.pack(a.f16, layout.Left16, 0, l.operation(v.Name, "pack")), false
+		}
 		return a.f16, nil
 	}
 	if a.f8 == nil || a.scale != gemm.Scale {
 		// Cast on the owners, once, before fan-out.
-		a.f8, a.scale = l.cast(a.f16, gemm.Scale, l.operation(v.Name, "cast")), gemm.Scale
+		op := l.operation(v.Name, "cast")
+		if a.scale = gemm.Scale; a.packed {
+			a.f8 = l.pack(a.f16, layout.Left8, gemm.Scale, op)
+		} else {
+			a.f8 = l.cast(a.f16, gemm.Scale, op)
+		}
 	}
 	return a.f8, nil
 }
@@ -256,6 +265,25 @@ func (l *lowering) cast(t *Tensor, scale int, operation int32) *Tensor {
 	return out
 }
 
+// pack lays whole rows out in panels on their owners, quantising if the form asks.
+func (l *lowering) pack(t *Tensor, form layout.Form, scale int, operation int32) *Tensor {
+	slot := computeSlot(t)
+	out, _ := l.like(t, form.Elem, 8, 0)
+	out.Form, out.Ready = form, slot
+	for i := range t.Blocks {
+		b := &t.Blocks[i]
+		for j, tile := range t.Tiles[i] {
+			args := []Ref{t.Places[i][j], out.Places[i][j], Imm(b.Rows), Imm(b.Cols), Imm(b.Cols)}
+			if form.Elem == 1 {
+				l.call(slot, tile, operation, program.KernelCastLeft, append(args, Imm(int32(scale)))...)
+			} else {
+				l.call(slot, tile, operation, program.KernelPackLeft, args...)
+			}
+		}
+	}
+	return out
+}
+
 // placeOf is where a tensor made by like holds a span of the original.
 func (t *Tensor) placeOf(s span) Ref {
 	for j, tile := range t.Tiles[s.first] {
@@ -267,7 +295,7 @@ func (t *Tensor) placeOf(s span) Ref {
 }
 
 // norm normalises whole rows where they are.
-func (l *lowering) norm(n *Norm) error {
+func (l *lowering) norm(n *Norm, packed bool) error {
 	a := l.values[n.In]
 	if a == nil {
 		return fmt.Errorf("lower: norm %s reads %s before a step makes it", n.Out.Name, n.In.Name)
@@ -296,7 +324,7 @@ func (l *lowering) norm(n *Norm) error {
 				Imm(rows), Imm(width), Imm(0), Imm(0), Imm(stride))
 		}
 	}
-	l.values[n.Out] = &activation{f16: out}
+	l.values[n.Out] = &activation{f16: out, packed: packed}
 	return nil
 }
 

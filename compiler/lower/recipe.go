@@ -92,6 +92,10 @@ func missingIf(missing bool, what string) error {
 // and Attend for an attention step; Owners for every step whose result is kept
 // in whole rows.
 type Choice struct {
+	// Packed, of a norm, lays its result out in panels on the owners. It costs a
+	// kernel, and saves a piece for every row of an owner but the first where the
+	// result is received.
+	Packed bool    `json:"packed,omitempty"`
 	Grid   *Grid   `json:"grid,omitempty"`
 	Owners *Owners `json:"owners,omitempty"`
 	Q      *Grid   `json:"q,omitempty"`

@@ -230,7 +230,10 @@ func (f family) start(m *lower.Model, tiles int) (lower.Recipe, [][]lower.Choice
 		case s.Attend != nil:
 			candidates[i] = f.attend(s.Attend, tiles)
 		default:
-			continue
+			candidates[i] = []lower.Choice{{}}
+			if in := s.Norm.In; in.Elements()/in.Width() > tiles { // owners have several rows
+				candidates[i] = append(candidates[i], lower.Choice{Packed: true})
+			}
 		}
 		r.Steps[i] = candidates[i][0]
 	}
@@ -436,7 +439,7 @@ func classesOf(m *lower.Model) [][]int {
 			a := s.Attend
 			key = fmt.Sprint("attend", a.Batch, a.Heads, a.Queries, a.Keys, a.Width, a.Q.In.Op)
 		default:
-			continue
+			key = fmt.Sprint("norm", i)
 		}
 		if at, ok := index[key]; ok {
 			out[at] = append(out[at], i)

@@ -240,6 +240,9 @@ func (s *search) descend() (*entry, error) {
 	for improved := true; improved && s.spent < s.options.Effort; {
 		improved = false
 		for i, class := range classes {
+			if len(candidates[class[0]]) == 1 {
+				continue
+			}
 			ranked, err := s.rank(best, i, class, candidates[class[0]])
 			if err != nil {
 				return nil, err
@@ -282,7 +285,7 @@ func (s *search) descend() (*entry, error) {
 func (s *search) rank(best *entry, i int, class []int, candidates []lower.Choice) ([]choice, error) {
 	from := class[0]
 	to := from + 1
-	if step := &s.model.Steps[from]; step.Attend != nil || best.recipe.Steps[from].Owners == nil {
+	if step := &s.model.Steps[from]; step.Linear == nil || best.recipe.Steps[from].Owners == nil {
 		to = min(to+1, len(s.model.Steps)) // the next step reads what this one lays out
 	}
 	var out []choice
@@ -308,7 +311,9 @@ func (s *search) better(x, y *entry) bool {
 	if s.family.lean == 0 {
 		return better(x, y)
 	}
-	price := func(e *entry) float64 { return float64(e.cost.Cycles) + s.family.lean*float64(e.cost.Live+e.cost.TableBytes) }
+	price := func(e *entry) float64 {
+		return float64(e.cost.Cycles) + s.family.lean*float64(e.cost.Live+e.cost.TableBytes)
+	}
 	return price(x) < price(y)
 }
 
