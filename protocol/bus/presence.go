@@ -122,3 +122,14 @@ func (b *Bus) Holder(ctx context.Context, device string) (protocol.Lease, error)
 	_, err := b.get(ctx, b.deviceKV, device, protocol.MaxRecord, &l)
 	return l, err
 }
+
+// ForceLease takes a device away from whoever holds it: the holder notices with
+// its next renewal and stops.
+func (b *Bus) ForceLease(ctx context.Context, device string) error {
+	ctx, cancel := timed(ctx)
+	defer cancel()
+	if err := b.deviceKV.Delete(ctx, device); err != nil {
+		return fmt.Errorf("lease of %s: %w", device, err)
+	}
+	return nil
+}
