@@ -40,6 +40,14 @@ func (p *Problem) Check() error {
 	if len(p.Transfers) > math.MaxInt32 || len(p.Receivers) > math.MaxInt32 {
 		return fmt.Errorf("exchange problem has %d transfers and %d receivers, accepted are up to %d", len(p.Transfers), len(p.Receivers), math.MaxInt32)
 	}
+	if p.Widths != nil && len(p.Widths) != len(p.Transfers) {
+		return fmt.Errorf("exchange problem has %d widths for %d transfers", len(p.Widths), len(p.Transfers))
+	}
+	for i, addresses := range p.Moves {
+		if len(addresses) != len(p.Transfers) {
+			return fmt.Errorf("exchange problem has %d source addresses in iteration %d for %d transfers", len(addresses), i+1, len(p.Transfers))
+		}
+	}
 	heard := make([]int32, p.Tiles) // heard[tile] == t+1: transfer t has this receiver already
 	total := 0
 	for t := range p.Transfers {
@@ -64,9 +72,14 @@ func (p *Problem) checkTransfer(t int32, heard []int32) error {
 	if x.Words < 1 || x.Words > machine.MaxWords {
 		return fail("%d words, accepted are 1..%d", x.Words, machine.MaxWords)
 	}
-	if !inMemory(x.Address, x.Words) {
-		return fail("source 0x%X, %d words on %s, must be 4-byte aligned and inside 0x%X..0x%X",
-			x.Address, x.Words, tileName(x.Source), machine.MemoryBase, machine.MemoryEnd)
+	for i := range len(p.Moves) + 1 {
+		if a := p.sourceAddress(i, t); !inMemory(a, x.Words) {
+			return fail("source 0x%X, %d words on %s, must be 4-byte aligned and inside 0x%X..0x%X",
+				a, x.Words, tileName(x.Source), machine.MemoryBase, machine.MemoryEnd)
+		}
+	}
+	if w := p.width(t); w != 0 && w != 32 && w != 64 {
+		return fail("width %d, accepted are 32 and 64", w)
 	}
 	if x.Count < 1 || x.First < 0 || int64(x.First)+int64(x.Count) > int64(len(p.Receivers)) {
 		return fail("receivers %d+%d, want at least one of the %d of the problem", x.First, x.Count, len(p.Receivers))
@@ -89,12 +102,20 @@ func (p *Problem) checkTransfer(t int32, heard []int32) error {
 		if x.Count == 1 {
 			return fail("%s is the only receiver of its own message, which the hardware does not deliver", tileName(r.Tile))
 		}
-		if elements(r.Address, x.Words)&elements(x.Address, x.Words) != 0 {
+		if elements(r.Address, x.Words)&p.reads(t) != 0 {
 			return fail("%s hears itself from 0x%X to 0x%X in one SRAM element, must be in different ones",
 				tileName(r.Tile), x.Address, r.Address)
 		}
 	}
 	return nil
+}
+
+// sourceAddress returns where a transfer is sent from in an iteration.
+func (p *Problem) sourceAddress(iteration int, t int32) uint32 {
+	if iteration == 0 {
+		return p.Transfers[t].Address
+	}
+	return p.Moves[iteration-1][t]
 }
 
 func inMemory(address uint32, words int32) bool {
@@ -125,18 +146,28 @@ func (p *Problem) checkMemory() error {
 			}
 		}
 		for _, t := range out.of(tile) {
-			x := &p.Transfers[t]
-			if !written.any(x.Address, x.Words) {
-				continue
-			}
-			for _, e := range received {
-				if o := in.transfer[e]; overlap(x.Address, x.Words, p.Receivers[e].Address, p.Transfers[o].Words) {
-					return &ProblemError{t, o, fmt.Sprintf("the first reads 0x%X of %s, which the second writes", max(x.Address, p.Receivers[e].Address), tileName(tile))}
+			for i := range len(p.Moves) + 1 {
+				if err := p.checkRead(t, p.sourceAddress(i, t), in, &written); err != nil {
+					return err
 				}
 			}
 		}
 		for _, e := range received {
 			written.remove(p.Receivers[e].Address, p.Transfers[in.transfer[e]].Words)
+		}
+	}
+	return nil
+}
+
+// checkRead refuses a transfer that is sent from words that the phase writes.
+func (p *Problem) checkRead(t int32, address uint32, in *byTile, written *wordSet) error {
+	x := &p.Transfers[t]
+	if !written.any(address, x.Words) {
+		return nil
+	}
+	for _, e := range in.of(x.Source) {
+		if o := in.transfer[e]; overlap(address, x.Words, p.Receivers[e].Address, p.Transfers[o].Words) {
+			return &ProblemError{t, o, fmt.Sprintf("the first reads 0x%X of %s, which the second writes", max(address, p.Receivers[e].Address), tileName(x.Source))}
 		}
 	}
 	return nil

@@ -83,7 +83,7 @@ func (l *lister) place(u *unit, start int32) {
 	}
 	for k := u.from; k < u.to; k++ {
 		t := &l.p.Transfers[l.order[k]]
-		one := unit{source: u.source, from: k, to: k + 1, words: t.Words, first: t.First, count: t.Count, elements: elements(t.Address, t.Words)}
+		one := unit{source: u.source, from: k, to: k + 1, words: t.Words, first: t.First, count: t.Count, elements: l.p.reads(l.order[k])}
 		start = l.earliest(&one)
 		for move := l.clash(&one, start); move > 0; move = l.clash(&one, start) {
 			start += move
@@ -143,7 +143,7 @@ func (l *lister) clash(u *unit, start int32) int32 {
 	at, source := start, uint32(0)
 	for k := u.from; k < u.to; k++ {
 		t := &l.p.Transfers[l.order[k]]
-		if t.Address != source && l.controls[s].either(at) {
+		if l.jumps(t, source) && l.controls[s].either(at) {
 			return 1
 		}
 		at, source = at+u.length(t), t.Address+uint32(t.Words)*4
@@ -167,6 +167,10 @@ func (l *lister) clash(u *unit, start int32) int32 {
 	}
 	return 0
 }
+
+// jumps reports whether a transfer may begin a send after one that ends at an
+// address. In a loop, what follows in one iteration need not in the next.
+func (l *lister) jumps(t *Transfer, end uint32) bool { return t.Address != end || l.p.Moves != nil }
 
 // writes returns the event at which a receiver writes the first word of a unit
 // that its mux hears from event x on.
@@ -256,7 +260,7 @@ func (l *lister) commit(u *unit, start int32) {
 		if u.wide {
 			l.wide[i] = true
 		}
-		if t.Address != source {
+		if l.jumps(t, source) {
 			l.begins[s].set(at)
 		}
 		at, source = at+u.length(t), t.Address+uint32(t.Words)*4

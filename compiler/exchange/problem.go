@@ -43,6 +43,44 @@ type Problem struct {
 	Tiles     int
 	Transfers []Transfer
 	Receivers []Receiver
+
+	// Widths forces the items of transfers, where it is not nil: 32 or 64 bits by
+	// transfer, or 0 to choose freely.
+	Widths []uint8
+	// Moves are the source addresses by later iteration and transfer when the
+	// phase is part of a loop. One schedule serves all iterations, each with rows
+	// of its own: those of Iteration.
+	Moves [][]uint32
+}
+
+// Iteration returns the problem of one iteration of the loop; 0 is the first.
+func (p *Problem) Iteration(i int) *Problem {
+	q := &Problem{Tiles: p.Tiles, Transfers: p.Transfers, Receivers: p.Receivers, Widths: p.Widths}
+	if i > 0 {
+		q.Transfers = append([]Transfer(nil), p.Transfers...)
+		for t := range q.Transfers {
+			q.Transfers[t].Address = p.Moves[i-1][t]
+		}
+	}
+	return q
+}
+
+// width returns the items that a transfer must have, or 0.
+func (p *Problem) width(t int32) uint8 {
+	if p.Widths == nil {
+		return 0
+	}
+	return p.Widths[t]
+}
+
+// reads returns the SRAM elements that a transfer is sent from, in any iteration.
+func (p *Problem) reads(t int32) uint32 {
+	x := &p.Transfers[t]
+	e := elements(x.Address, x.Words)
+	for _, addresses := range p.Moves {
+		e |= elements(addresses[t], x.Words)
+	}
+	return e
 }
 
 // receivers returns the receivers of transfer t.
@@ -77,6 +115,16 @@ func (p *Problem) Digest() [32]byte {
 			flush(8)
 			word(uint32(r.Tile))
 			word(r.Address)
+		}
+	}
+	for t := range p.Widths {
+		flush(4)
+		word(1<<31 | uint32(p.Widths[t]))
+	}
+	for _, addresses := range p.Moves {
+		for _, a := range addresses {
+			flush(4)
+			word(1<<30 | a)
 		}
 	}
 	h.Write(buf)

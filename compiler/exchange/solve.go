@@ -2,6 +2,7 @@ package exchange
 
 import (
 	"fmt"
+	"slices"
 
 	"ipufarm/protocol/machine"
 )
@@ -26,6 +27,28 @@ func LowerBound(p *Problem) int32 {
 	return most
 }
 
+// LowerBound is the bound for the widths that the schedule has chosen: the most
+// events that one tile sends or receives, with borrowed lanes as sends.
+func (s *Schedule) LowerBound(p *Problem) int32 {
+	if s.Wide == nil {
+		return LowerBound(p)
+	}
+	out, in := make([]int32, p.Tiles), make([]int32, p.Tiles)
+	for t := range p.Transfers {
+		x := &p.Transfers[t]
+		events := x.Words
+		if s.Wide[t] {
+			events /= 2
+			out[partner(x.Source)] += events
+		}
+		out[x.Source] += events
+		for _, r := range p.receivers(int32(t)) {
+			in[r.Tile] += events
+		}
+	}
+	return max(slices.Max(out), slices.Max(in))
+}
+
 // work returns the words that each tile sends and receives.
 func (p *Problem) work() (out, in []int32) {
 	out, in = make([]int32, p.Tiles), make([]int32, p.Tiles)
@@ -46,7 +69,10 @@ func Solve(p *Problem) (*Schedule, error) {
 	if err := p.Check(); err != nil {
 		return nil, err
 	}
-	s := bestOf(p)
+	s, err := bestOf(p)
+	if err != nil {
+		return nil, err
+	}
 	if s.Horizon > machine.MaxHorizon {
 		return nil, fmt.Errorf("exchange phase ends at event %d, rows may last at most %d", s.Horizon, machine.MaxHorizon)
 	}
@@ -64,11 +90,11 @@ const (
 )
 
 // bestOf tries the policies that suit a problem and keeps the best schedule.
-func bestOf(p *Problem) *Schedule {
+func bestOf(p *Problem) (*Schedule, error) {
 	bound := LowerBound(p)
 	order, same := streamOrder(p)
 	units := cutUnits(p, order, same, min(max(bound/unitsPerTile, shortestUnit), longestUnit))
-	if len(p.Receivers) > len(p.Transfers) {
+	if len(p.Receivers) > len(p.Transfers) || slices.Contains(p.Widths, 64) {
 		return multicasts(p, order, units)
 	}
 	var best *Schedule
@@ -77,7 +103,7 @@ func bestOf(p *Problem) *Schedule {
 		l.rounds(units, c.colour)
 		best = l.schedule()
 		if best.Horizon <= bound+bound/32+unavoidableTail {
-			return best
+			return best, nil
 		}
 	}
 	g := newGreedy(p, order, units)
@@ -85,25 +111,40 @@ func bestOf(p *Problem) *Schedule {
 	if s := g.schedule(); best == nil || s.Horizon < best.Horizon {
 		best = s
 	}
-	return best
+	return best, nil
 }
 
-// multicasts schedules a problem with all transfers ordinary and with all that
-// can be as 64-bit items, and returns the better schedule. What an ordinary
-// control may share an instruction with, one of a 64-bit receive may not, so a
-// schedule with the latter must be seen to be encodable.
-func multicasts(p *Problem, order []int32, units []unit) *Schedule {
-	l := newLister(p, order, units)
-	l.soonest(units)
-	best := l.schedule()
-	if widened, any := widen(p, order, units); any {
-		l = newLister(p, order, widened)
+// multicasts schedules a problem with all free transfers ordinary and with all of
+// them that can be as 64-bit items, and returns the better schedule. What an
+// ordinary control may share an instruction with, one of a 64-bit receive may
+// not, so a schedule with the latter must be seen to be encodable.
+func multicasts(p *Problem, order []int32, units []unit) (*Schedule, error) {
+	var best *Schedule
+	var failed error
+	for _, free := range []bool{false, true} {
+		widened, any, err := widen(p, order, units, free)
+		if err != nil {
+			return nil, err
+		}
+		if free && !any {
+			break // the same as before
+		}
+		l := newLister(p, order, widened)
 		l.soonest(widened)
-		if s := l.schedule(); s.Horizon < best.Horizon {
-			if _, err := Encode(p, s); err == nil {
-				return s
+		s := l.schedule()
+		if best != nil && s.Horizon >= best.Horizon {
+			break
+		}
+		if any {
+			if _, err := Encode(p, s); err != nil {
+				failed = err
+				continue
 			}
 		}
+		best = s
 	}
-	return best
+	if best == nil {
+		return nil, failed
+	}
+	return best, nil
 }

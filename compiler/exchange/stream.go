@@ -13,6 +13,7 @@ type unit struct {
 	first    int32  // receivers of one of them, for their tiles:
 	count    int32  // Problem.Receivers[first : first+count]
 	elements uint32 // SRAM elements of all source bytes
+	width    uint8  // that Problem.Widths asks for
 	wide     bool   // sent as 64-bit items
 	last     bool   // of its source and receivers: the next unit goes elsewhere
 }
@@ -59,7 +60,7 @@ func streamOrder(p *Problem) (order []int32, same []bool) {
 
 // cutUnits cuts the streams into units of at most so many words, unless one
 // transfer has more. A tile that hears itself gets single transfers, whose
-// elements Check has separated.
+// elements Check has separated, and so does one that is told to send 64-bit items.
 func cutUnits(p *Problem, order []int32, same []bool, words int32) []unit {
 	var units []unit
 	loop := false
@@ -71,13 +72,14 @@ func cutUnits(p *Problem, order []int32, same []bool, words int32) []unit {
 				units[len(units)-1].last = true
 			}
 		}
-		if !same[i] || loop || units[len(units)-1].words+x.Words > words {
-			units = append(units, unit{source: x.Source, from: int32(i), first: x.First, count: x.Count})
+		width := p.width(t)
+		if !same[i] || loop || width == 64 || units[len(units)-1].width != width || units[len(units)-1].words+x.Words > words {
+			units = append(units, unit{source: x.Source, from: int32(i), first: x.First, count: x.Count, width: width})
 		}
 		u := &units[len(units)-1]
 		u.to = int32(i + 1)
 		u.words += x.Words
-		u.elements |= elements(x.Address, x.Words)
+		u.elements |= p.reads(t)
 		if loop {
 			u.half = p.halved(t)
 		}

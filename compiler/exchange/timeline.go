@@ -32,7 +32,7 @@ func newHazards(p *Problem) []hazard {
 	written := make([]uint32, p.Tiles)
 	for t := range p.Transfers {
 		x := &p.Transfers[t]
-		h[x.Source].elements |= elements(x.Address, x.Words)
+		h[x.Source].elements |= p.reads(int32(t))
 		for _, r := range p.receivers(int32(t)) {
 			written[r.Tile] |= elements(r.Address, x.Words)
 		}

@@ -4,20 +4,27 @@ package exchange
 // and the gap of a 64-bit receive.
 const shortestWide = 32
 
-// widen returns the units with those marked wide that can be sent as 64-bit
-// items, and whether there are any. A tile and its partner then receive two
-// words per event through one mux, while the sender borrows its partner's
-// transmit lane.
-func widen(p *Problem, order []int32, units []unit) (widened []unit, any bool) {
+// widen returns the units with those marked wide that must, or may, be sent as
+// 64-bit items: those whose width is given, and if free the others that fit. A
+// pair of tiles then receives two words per event through the mux of one of them,
+// while the sender borrows its partner's transmit lane. It fails if a unit that
+// must be wide does not fit.
+func widen(p *Problem, order []int32, units []unit, free bool) (widened []unit, any bool, err error) {
 	w := &widener{p: p, routes: loadRoutes(), order: order, heard: make([]int32, p.Tiles)}
 	widened = append(widened, units...)
 	for i := range widened {
-		if w.fits(&widened[i], int32(i)+1) {
-			widened[i].wide = true
-			any = true
+		u := &widened[i]
+		switch u.width {
+		case 0:
+			u.wide = free && u.words >= shortestWide && w.fits(u, int32(i)+1)
+		case 64:
+			if u.wide = w.fits(u, int32(i)+1); !u.wide {
+				return nil, false, &ProblemError{order[u.from], -1, "cannot be sent as 64-bit items: that takes whole pairs of receivers, an even number of words, addresses that are multiples of 8, and a sender with a partner"}
+			}
 		}
+		any = any || u.wide
 	}
-	return widened, any
+	return widened, any, nil
 }
 
 type widener struct {
@@ -28,13 +35,18 @@ type widener struct {
 }
 
 func (w *widener) fits(u *unit, number int32) bool {
-	if u.words < shortestWide || u.count&1 != 0 || u.half > 0 || int(partner(u.source)) >= w.p.Tiles {
+	if u.count&1 != 0 || u.half > 0 || int(partner(u.source)) >= w.p.Tiles {
 		return false
 	}
 	for _, t := range w.order[u.from:u.to] {
 		x := &w.p.Transfers[t]
-		if x.Address&7 != 0 || x.Words&1 != 0 {
+		if x.Words&1 != 0 {
 			return false
+		}
+		for i := range len(w.p.Moves) + 1 {
+			if w.p.sourceAddress(i, t)&7 != 0 {
+				return false
+			}
 		}
 		for _, r := range w.p.receivers(t) {
 			if r.Address&7 != 0 {

@@ -14,7 +14,10 @@ import (
 func solveWide(t *testing.T, p *Problem) (*Schedule, *Rows, int) {
 	t.Helper()
 	order, same := streamOrder(p)
-	units, any := widen(p, order, cutUnits(p, order, same, 256))
+	units, any, err := widen(p, order, cutUnits(p, order, same, 256), true)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if !any {
 		return nil, nil, 0
 	}
