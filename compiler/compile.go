@@ -74,7 +74,13 @@ func Finish(ctx context.Context, m *lower.Model, f *plan.Finalist, progress func
 		return nil, err
 	}
 	commands := commandBytes(p)
+	// The sketch counts a control for every piece and so says rather too much: a
+	// little more than there is may still do.
+	const most = machine.Region0End - machine.TableBase
 	reserved := reservation(int64(f.Cost.TableBytes) + int64(commands))
+	if reserved <= most/4*5 {
+		reserved = min(reserved, most)
+	}
 	for range tableRounds {
 		addresses, err := placeAll(p, reserved)
 		if err != nil {

@@ -208,10 +208,22 @@ type choice struct {
 	price float64
 }
 
-// search descends at the family's price of memory, and again at twice the price as
-// long as the outcome does not fit.
+// search finds the price of memory at which the family's first guess fits, descends
+// from there, and again at twice the price as long as the outcome does not fit.
 func (s *search) search() error {
-	for range leanRounds {
+	rounds := leanRounds
+	for ; rounds > 1; rounds-- {
+		start, _ := s.family.start(s.model, s.options.Tiles)
+		e, err := s.price(start)
+		if err != nil {
+			return err
+		}
+		if e.sketch = nil; e.cost.Fits() {
+			break
+		}
+		s.family.lean *= 2
+	}
+	for ; rounds > 0; rounds-- {
 		s.spent = 0
 		best, err := s.descend()
 		if err != nil || best.cost.Fits() {
@@ -223,7 +235,7 @@ func (s *search) search() error {
 }
 
 // leanRounds bounds how often the price of memory doubles.
-const leanRounds = 6
+const leanRounds = 8
 
 // descend improves one class of steps after another until nothing changes or the
 // effort is spent. Steps of equal shape (the layers of an encoder) change together.
