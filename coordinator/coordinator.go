@@ -60,6 +60,7 @@ type coordinator struct {
 	Config
 	db      *database
 	meta    metaRecord
+	saved   metaRecord      // as in the database
 	jobs    map[string]*Job // active
 	workers map[string]*protocol.Presence
 
@@ -122,7 +123,15 @@ func (c *coordinator) load(created time.Time, last uint64) error {
 	for _, j := range jobs {
 		c.jobs[j.Spec.ID] = j
 	}
-	return c.db.save(c.meta, nil)
+	return c.save(nil)
+}
+
+func (c *coordinator) save(changes []changed) error {
+	if err := c.db.save(c.meta, changes); err != nil {
+		return err
+	}
+	c.saved = c.meta
+	return nil
 }
 
 // do runs f on the loop, or drops it when the coordinator ends.
@@ -256,7 +265,7 @@ func (c *coordinator) apply(ctx context.Context, change Change, jobs []*Job, sav
 	if err := c.fail("save"); err != nil {
 		return err
 	}
-	if err := c.db.save(c.meta, changes); err != nil {
+	if err := c.save(changes); err != nil {
 		return err
 	}
 	if saved != nil {
@@ -273,8 +282,23 @@ func (c *coordinator) apply(ctx context.Context, change Change, jobs []*Job, sav
 	return nil
 }
 
+// logEntry writes an entry of a job's log, without the fields that say nothing.
 func (c *coordinator) logEntry(e *protocol.Event) {
-	c.Log.Info("job", "job", e.Job[:8], "event", e.Type, "candidate", e.Candidate, "verdict", e.Verdict, "constraint", e.Constraint, "cycles", e.Cycles, "message", e.Message)
+	attributes := []any{"job", e.Job[:8], "event", e.Type}
+	add := func(name string, value any, set bool) {
+		if set {
+			attributes = append(attributes, name, value)
+		}
+	}
+	add("candidate", e.Candidate, e.Candidate != protocol.NoCandidate)
+	add("family", e.Family, e.Family != "")
+	add("verdict", e.Verdict, e.Verdict != "")
+	add("constraint", e.Constraint, e.Constraint != "")
+	add("cycles", e.Cycles, e.Cycles != 0)
+	add("state", e.State, e.State != "")
+	add("passed", e.Passed, e.Type == protocol.EventChecked)
+	add("message", e.Message, e.Message != "")
+	c.Log.Info("job", attributes...)
 }
 
 func (c *coordinator) fail(effect string) error {
@@ -326,7 +350,7 @@ func (c *coordinator) publish(ctx context.Context, j *Job) error {
 		j.Published++
 	}
 	if j.State.Over() {
-		if err := c.db.save(c.meta, []changed{{job: j}}); err != nil {
+		if err := c.save([]changed{{job: j}}); err != nil {
 			return err
 		}
 		delete(c.jobs, j.Spec.ID)
@@ -573,7 +597,13 @@ func (c *coordinator) reap(ctx context.Context) error {
 			return err
 		}
 	}
-	return c.settle(ctx)
+	if err := c.settle(ctx); err != nil {
+		return err
+	}
+	if c.meta == c.saved {
+		return nil
+	}
+	return c.save(nil) // events that concerned no job need not be read again
 }
 
 func (c *coordinator) lookAll(ctx context.Context) error {

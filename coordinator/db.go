@@ -8,6 +8,7 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 
 	"ipufarm/protocol"
 )
@@ -47,7 +48,7 @@ const databaseFormat = 1
 
 func openDatabase(path string) (*database, error) {
 	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: time.Second})
-	if errors.Is(err, bolt.ErrTimeout) {
+	if errors.Is(err, bolterrors.ErrTimeout) {
 		return nil, fmt.Errorf("database %s is in use by another coordinator", path)
 	}
 	if err != nil {

@@ -46,7 +46,7 @@ func sequential(p protocol.Policy, truths []truth) int {
 // and come back, and windows change. Whatever the history, the winner is the
 // sequential one, and nothing was cancelled that could have won.
 func TestPoliciesAgreeWithTheSequentialLoop(t *testing.T) {
-	const histories = 20_000
+	const histories = 10_000
 	for seed := range uint64(histories) {
 		random := rand.New(rand.NewPCG(seed, 7))
 		policy := protocol.Policy{Name: protocol.Policies[random.IntN(len(protocol.Policies))]}

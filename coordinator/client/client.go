@@ -107,6 +107,10 @@ func (c *Client) Report(ctx context.Context, job string) (*protocol.JobReport, e
 
 // Result waits until a job is over and reads its report.
 func (c *Client) Result(ctx context.Context, job string) (*protocol.JobReport, error) {
+	// Events are kept for some days, reports for longer.
+	if r, err := c.Report(ctx, job); err != nil || r.State.Over() {
+		return r, err
+	}
 	if err := c.Watch(ctx, job, func(*protocol.Event) error { return nil }); err != nil {
 		return nil, err
 	}

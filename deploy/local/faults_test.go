@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -148,7 +149,7 @@ func TestRandomDeaths(t *testing.T) {
 			}
 		}
 	})
-	for i := range 4 {
+	for i := range 3 {
 		spec := fake{Finalists: eight.Finalists, Salt: i}
 		want := 2
 		policy := first
@@ -552,6 +553,59 @@ func TestRestartInTheMiddle(t *testing.T) {
 	}
 	f = start(t, Options{Workers: 1, State: dir})
 	expectWinner(t, result(t, f, id), 1)
+}
+
+// TestMessagesAreLost deletes the message store of a farm that was stopped in the
+// middle of a job: a new generation finishes it.
+func TestMessagesAreLost(t *testing.T) {
+	dir := t.TempDir()
+	scheduling := make(chan struct{}, 10)
+	f := start(t, Options{Workers: 1, State: dir, Stage: func(ctx context.Context, req protocol.StageRequest, progress func(string)) (protocol.StageResult, error) {
+		if req.Kind == string(protocol.KindSchedule) {
+			scheduling <- struct{}{}
+			<-ctx.Done()
+			return protocol.StageResult{}, ctx.Err()
+		}
+		return fakeStage(ctx, req, progress)
+	}})
+	id := submit(t, f, three(0), first)
+	<-scheduling
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(dir, "nats")); err != nil {
+		t.Fatal(err)
+	}
+	f = start(t, Options{Workers: 1, State: dir})
+	expectWinner(t, result(t, f, id), 1)
+	for key, kind := range recordsOf(t, f, id) {
+		if r, _, err := f.Client.Bus.Record(context.Background(), key); err != nil || r.Gen != 1 {
+			t.Errorf("record of the %s: %+v, %v; want generation 1", kind, r, err)
+		}
+	}
+}
+
+// TestNothingIsPrinted: standard output belongs to whoever asked for JSON.
+func TestNothingIsPrinted(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	printed := make(chan string, 1)
+	go func() {
+		data, _ := io.ReadAll(r)
+		printed <- string(data)
+	}()
+	stdout := os.Stdout
+	os.Stdout = w
+	f := start(t, Options{Workers: 1})
+	expectWinner(t, result(t, f, submit(t, f, three(0), first)), 1)
+	err = f.Close()
+	os.Stdout = stdout
+	w.Close()
+	if text := <-printed; err != nil || text != "" {
+		t.Errorf("printed %q, %v", text, err)
+	}
 }
 
 func TestStateFolderIsExclusive(t *testing.T) {

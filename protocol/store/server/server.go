@@ -42,6 +42,8 @@ type Options struct {
 	Dir                  string // absolute; made if absent
 	Port                 int    // on 127.0.0.1; 0 takes a free one
 	AccessKey, SecretKey string
+
+	noAttributes bool // as on a file system without extended attributes
 }
 
 // Server is a running server.
@@ -67,7 +69,7 @@ func Start(o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("s3: %w", err)
 	}
-	disk, err := openDisk(objects, sidecar)
+	disk, err := openDisk(objects, sidecar, o.noAttributes)
 	if err != nil {
 		os.Chdir(home)
 		return nil, fmt.Errorf("s3: %w", err)
@@ -94,10 +96,10 @@ func Start(o Options) (*Server, error) {
 
 // openDisk keeps the metadata of objects in extended attributes, or in files
 // beside them where the file system has none.
-func openDisk(objects, sidecar string) (*syncedDisk, error) {
+func openDisk(objects, sidecar string, noAttributes bool) (*syncedDisk, error) {
 	options := posix.PosixOpts{CopyObjectThreshold: 5 << 30, DataIntegrityEtag: true}
 	var metadata meta.MetadataStorer = meta.XattrMeta{}
-	if (meta.XattrMeta{}).Test(objects) != nil {
+	if noAttributes || (meta.XattrMeta{}).Test(objects) != nil {
 		if err := os.MkdirAll(sidecar, 0o700); err != nil {
 			return nil, err
 		}
