@@ -78,12 +78,14 @@ type bar struct {
 	done   int
 }
 
-func newBar(w io.Writer) *bar {
-	b := &bar{out: mpb.New(mpb.WithOutput(w), mpb.WithWidth(32)), total: 3}
+func newBar(w io.Writer, options ...mpb.ContainerOption) *bar {
+	b := &bar{out: mpb.New(append(options, mpb.WithOutput(w), mpb.WithWidth(32))...), total: 3}
 	b.status.Store("planning")
-	b.bar = b.out.AddBar(int64(b.total),
+	// A bar that is made with a total completes there, whatever SetTotal says later.
+	b.bar = b.out.AddBar(0,
 		mpb.PrependDecorators(decor.Elapsed(decor.ET_STYLE_MMSS), decor.Name(" ")),
 		mpb.AppendDecorators(decor.CountersNoUnit("%d/%d "), decor.Any(func(decor.Statistics) string { return b.status.Load().(string) })))
+	b.bar.SetTotal(int64(b.total), false)
 	return b
 }
 
@@ -92,13 +94,11 @@ func (b *bar) event(e *protocol.Event) {
 	case protocol.EventPlanned:
 		b.total = e.Total + 3
 		b.bar.SetTotal(int64(b.total), false)
-		b.done = 1
-	case protocol.EventVerdict, protocol.EventPruned:
 		b.done++
-	case protocol.EventRunning, protocol.EventChecked:
+	case protocol.EventVerdict, protocol.EventPruned, protocol.EventRunning, protocol.EventChecked:
 		b.done++
 	}
-	b.bar.SetCurrent(int64(min(b.done, b.total-1)))
+	b.bar.SetCurrent(int64(b.done))
 	switch s := describe(e); {
 	case s != "":
 		b.status.Store(s)
@@ -107,7 +107,13 @@ func (b *bar) event(e *protocol.Event) {
 	}
 }
 
+// end draws the bar for the last time, where it is: a job without a result leaves
+// it short.
 func (b *bar) end() {
-	b.bar.SetTotal(int64(b.total), true)
+	if b.done == b.total {
+		b.bar.SetTotal(int64(b.total), true)
+	} else {
+		b.bar.Abort(false)
+	}
 	b.out.Wait()
 }
