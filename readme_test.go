@@ -45,7 +45,7 @@ func verbs(text string) (list []string) {
 	return list
 }
 
-var span = regexp.MustCompile("`([^`]+)`")
+var codeSpan = regexp.MustCompile("`([^`]+)`")
 
 // documented lists the verbs in the first column of the README's table of commands:
 // the first of a row may have two words, the others are what may follow its first.
@@ -57,7 +57,7 @@ func documented(readme string) (list []string) {
 	for line := range strings.Lines(table) {
 		cell, _, _ := strings.Cut(strings.TrimPrefix(line, "|"), "|")
 		parent := ""
-		for _, m := range span.FindAllStringSubmatch(cell, -1) {
+		for _, m := range codeSpan.FindAllStringSubmatch(cell, -1) {
 			verb := m[1]
 			if parent == "" {
 				parent, _, _ = strings.Cut(verb, " ")
@@ -70,7 +70,7 @@ func documented(readme string) (list []string) {
 	return list
 }
 
-var flag = regexp.MustCompile("--[a-z][a-z0-9-]+")
+var flagName = regexp.MustCompile("--[a-z][a-z0-9-]+")
 
 func TestReadmeListsVerbsAndFlags(t *testing.T) {
 	var want []string
@@ -87,7 +87,7 @@ func TestReadmeListsVerbsAndFlags(t *testing.T) {
 			all += help(t, verb, sub)
 		}
 	}
-	flags := flag.FindAllString(all, -1)
+	flags := flagName.FindAllString(all, -1)
 	text, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func TestReadmeListsVerbsAndFlags(t *testing.T) {
 			t.Errorf("README.md lists the verb %q, which ipufarm does not have", v)
 		}
 	}
-	for _, f := range flag.FindAllString(string(text), -1) {
+	for _, f := range flagName.FindAllString(string(text), -1) {
 		if !slices.Contains(flags, f) {
 			t.Errorf("README.md names the flag %s, which no verb has", f)
 		}
