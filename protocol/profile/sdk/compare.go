@@ -124,20 +124,22 @@ func sdkSide(steps []Step, stage Stage) Side {
 	return side
 }
 
+// unit is what one operation does in one role: what a compute set is to the SDK.
+type unit struct {
+	stage   Stage
+	role    Role
+	longest int64 // cycles of the tile with most
+	tiles   int64 // with any
+}
+
 // ours is the first block of a profile.
 type ours struct {
 	block  string // its name up to the number, "" if no operation says a block
 	blocks int
 	span   int64
-	pooled bool
 
-	longest  [stageCount][roleCount]int64 // most cycles on a tile
-	tiles    [stageCount][roleCount]int64 // tiles with any
-	main     [stageCount]Side
-	casts    Side
+	units    []unit // of operation i in role r: i*roleCount + r
 	exchange [stageCount]int64
-	phases   [stageCount]int
-	products [stageCount]map[string]bool // operations with products
 }
 
 // blockOf returns the block that an operation belongs to, with its number, or "".
@@ -219,64 +221,65 @@ func ourRole(kind, kernel string) Role {
 	return Copy
 }
 
-// where is the place of a step in the sums.
+// where is the place of an operation in the sums.
 type where struct {
-	in    bool // the first block
+	index int // of its units, -1 outside of the first block
 	stage Stage
 	kind  string
 }
 
-// measureProfile sums the first block of a profile by stage.
+// measureProfile sums the first block of a profile by operation and role.
 func measureProfile(p *profile.Profile) *ours {
 	o := &ours{span: none}
-	places := map[string]where{}
-	o.findBlock(p, places)
+	places := o.findBlock(p)
 	start, end := int64(none), int64(none)
+	sum := make([]int64, len(o.units)) // of one tile
 	for i := range p.Tiles {
-		var sum [stageCount][roleCount]int64
+		clear(sum)
 		for j := range p.Tiles[i].Samples {
 			s := &p.Tiles[i].Samples[j]
 			at := places[s.Step.Operation]
-			if !at.in || s.Step.Kind != profile.KindCompute {
+			if at.index < 0 || s.Step.Kind != profile.KindCompute {
 				continue
 			}
-			role := ourRole(at.kind, s.Step.Kernel)
-			stage := at.stage
-			if stage == Softmax && role == Copy {
-				stage = SoftmaxPreparation
-			}
-			sum[stage][role] += int64(s.EndCycle - s.StartCycle)
-			if role == Product {
-				if o.products[stage] == nil {
-					o.products[stage] = map[string]bool{}
-				}
-				o.products[stage][s.Step.Operation] = true
-			}
+			k := at.index*int(roleCount) + int(ourRole(at.kind, s.Step.Kernel))
+			sum[k] += int64(s.EndCycle - s.StartCycle)
 			if start < 0 || int64(s.StartCycle) < start {
 				start = int64(s.StartCycle)
 			}
 			end = max(end, int64(s.EndCycle))
 		}
-		o.addTile(&sum)
+		for k, cycles := range sum {
+			if cycles > 0 {
+				o.units[k].longest = max(o.units[k].longest, cycles)
+				o.units[k].tiles++
+			}
+		}
 	}
 	if start >= 0 {
 		o.span = end - start
 	}
 	for _, b := range p.Barriers() {
-		if at := places[b.Operation]; at.in {
-			stage := at.stage
-			if stage == Softmax {
-				stage = SoftmaxPreparation
-			}
-			o.exchange[stage] += int64(b.Horizon)
-			o.phases[stage]++
+		if at := places[b.Operation]; at.index >= 0 {
+			o.exchange[beforeRows(at.stage, Exchange)] += int64(b.Horizon)
 		}
 	}
 	return o
 }
 
+// beforeRows is the stage of an operation, but that softmax is prepared by what
+// brings its rows.
+func beforeRows(stage Stage, role Role) Stage {
+	if stage == Softmax && (role == Copy || role == Exchange) {
+		return SoftmaxPreparation
+	}
+	return stage
+}
+
 // findBlock counts the blocks, picks the first, and places every operation.
-func (o *ours) findBlock(p *profile.Profile, places map[string]where) {
+func (o *ours) findBlock(p *profile.Profile) map[string]where {
+	places := map[string]where{}
+	var operations []string // in order of appearance
 	numbers := map[string]int{}
 	for i := range p.Tiles {
 		for j := range p.Tiles[i].Samples {
@@ -284,56 +287,31 @@ func (o *ours) findBlock(p *profile.Profile, places map[string]where) {
 			if _, seen := places[op]; seen {
 				continue
 			}
-			places[op] = where{stage: ourStage(op), kind: op[strings.LastIndexByte(op, '/')+1:]}
-			if block, n := blockOf(op); block != "" {
-				numbers[block] = n
+			places[op] = where{index: -1, stage: ourStage(op), kind: op[strings.LastIndexByte(op, '/')+1:]}
+			operations = append(operations, op)
+			block, n := blockOf(op)
+			if block == "" {
+				continue
 			}
-			o.pooled = o.pooled || strings.HasPrefix(op, poolingPrefix)
-		}
-	}
-	for block, n := range numbers {
-		if o.block == "" || n < numbers[o.block] || n == numbers[o.block] && block < o.block {
-			o.block = block
+			numbers[block] = n
+			if first, ok := numbers[o.block]; !ok || n < first || n == first && block < o.block {
+				o.block = block
+			}
 		}
 	}
 	o.blocks = max(len(numbers), 1)
-	for op, at := range places {
-		block, _ := blockOf(op)
-		at.in = block == o.block && !strings.HasPrefix(op, poolingPrefix)
+	for _, op := range operations {
+		if block, _ := blockOf(op); block != o.block || strings.HasPrefix(op, poolingPrefix) {
+			continue
+		}
+		at := places[op]
+		at.index = len(o.units) / int(roleCount)
 		places[op] = at
-	}
-}
-
-// addTile takes in the sums of one tile.
-func (o *ours) addTile(sum *[stageCount][roleCount]int64) {
-	var casts int64
-	for stage := range sum {
-		var main, other int64
-		for r, cycles := range sum[stage] {
-			if cycles == 0 {
-				continue
-			}
-			o.longest[stage][r] = max(o.longest[stage][r], cycles)
-			o.tiles[stage][r]++
-			switch {
-			case Role(r) == Cast:
-				casts += cycles
-			case slices.Contains(mains(Stage(stage)), Role(r)):
-				main += cycles
-			default:
-				other += cycles
-			}
+		for r := range roleCount {
+			o.units = append(o.units, unit{stage: beforeRows(at.stage, r), role: r})
 		}
-		m := &o.main[stage]
-		if main > 0 {
-			m.Tiles++
-		}
-		m.Cycles, m.Other = max(m.Cycles, main), max(m.Other, other)
 	}
-	if casts > 0 {
-		o.casts.Tiles++
-		o.casts.Cycles = max(o.casts.Cycles, casts)
-	}
+	return places
 }
 
 func orNone(n int64) int64 {
@@ -343,19 +321,44 @@ func orNone(n int64) int64 {
 	return n
 }
 
+// side sums a stage, as sdkSide does.
 func (o *ours) side(stage Stage) Side {
-	m := o.main[stage]
-	return Side{orNone(m.Cycles), orNone(m.Tiles), orNone(m.Other), orNone(o.exchange[stage])}
+	var side Side
+	for i := range o.units {
+		switch u := &o.units[i]; {
+		case u.stage != stage || u.role == Cast:
+		case slices.Contains(mains(stage), u.role):
+			side.Cycles += u.longest
+			side.Tiles = max(side.Tiles, u.tiles)
+		default:
+			side.Other += u.longest
+		}
+	}
+	return Side{orNone(side.Cycles), orNone(side.Tiles), orNone(side.Other), orNone(o.exchange[stage])}
+}
+
+// count returns how many units of a stage have a role, and their cycles.
+func (o *ours) count(role Role, stage Stage) (n int, cycles, tiles int64) {
+	for i := range o.units {
+		if u := &o.units[i]; u.role == role && u.tiles > 0 && (stage == stageCount || u.stage == stage) {
+			n++
+			cycles += u.longest
+			tiles = max(tiles, u.tiles)
+		}
+	}
+	return n, cycles, tiles
 }
 
 func castRow(s *Summary, o *ours) StageRow {
-	row := StageRow{Stage: "casts", SDK: Side{none, none, none, none}, Ours: Side{orNone(o.casts.Cycles), orNone(o.casts.Tiles), none, none}}
+	row := StageRow{Stage: "casts", SDK: Side{none, none, none, none}, Ours: Side{none, none, none, none}}
 	for _, k := range s.Casts {
 		row.SDK.Cycles = max(row.SDK.Cycles, 0) + max(k.Cycles, 0)
 		row.SDK.Tiles = max(row.SDK.Tiles, k.ActiveTiles)
 	}
-	if len(s.Casts) > 1 {
-		row.Differ = append(row.Differ, fmt.Sprintf("SDK: the longest tiles of %d casts, added up although some run side by side; ours: the tile that casts most", len(s.Casts)))
+	n, cycles, tiles := o.count(Cast, stageCount)
+	row.Ours.Cycles, row.Ours.Tiles = orNone(cycles), orNone(tiles)
+	if len(s.Casts) != n {
+		row.Differ = append(row.Differ, fmt.Sprintf("casts in the block: SDK %d, ours %d", len(s.Casts), n))
 	}
 	row.Differ = append(row.Differ, "ours: a cast that is the last step of a reduction, norm, GELU or normalisation is part of that kernel and not counted here")
 	return row
@@ -377,10 +380,10 @@ func differences(stage Stage, s *Summary, o *ours, row *StageRow) []string {
 			products++
 		}
 	}
-	if n := len(o.products[stage]); products > 1 || n > 1 {
-		say("SDK: %d products, longest tiles added up; ours: %d, the tile with the largest sum of them", products, n)
+	if n, _, _ := o.count(Product, stage); n != products && n > 0 && products > 0 {
+		say("products: SDK %d, ours %d, some of them side by side on different tiles", products, n)
 	}
-	reduces := o.longest[stage][Reduce]
+	_, reduces, _ := o.count(Reduce, stage)
 	switch stage {
 	case SoftmaxPreparation:
 		if row.Ours.Cycles < 0 && row.Ours.Exchange < 0 {
@@ -388,7 +391,7 @@ func differences(stage Stage, s *Summary, o *ours, row *StageRow) []string {
 		}
 	case Softmax:
 		if row.SDK.Cycles >= 0 {
-			say("SDK: the longest tiles of all its compute sets added up, which is not a span")
+			say("both: the longest tiles of several kernels added up, which is not a span")
 		}
 		if row.Ours.Cycles >= 0 {
 			say("ours: rows are divided by their sum after PV (kernel normalise); that is counted here, as the SDK divides before PV")
@@ -417,7 +420,7 @@ func differences(stage Stage, s *Summary, o *ours, row *StageRow) []string {
 func (c *Comparison) general(s *Summary, x *Inference, o *ours) {
 	say := func(format string, args ...any) { c.Differ = append(c.Differ, fmt.Sprintf(format, args...)) }
 	say("a stage is that of the first block: the first shared body of the SDK's first inference, and %s in ours", blockName(o.block))
-	say("cycles are those of the longest tile in the kernels that name the stage, without exchange, preparation and waiting")
+	say("cycles are those of the kernels that name the stage, without exchange, preparation and waiting: the longest tile of each compute set (SDK) or of each kernel of an operation (ours), added up")
 	say("exchange: SDK: longest tile of each exchange step, added up; ours: scheduled length of each phase, added up; a phase that serves several operations counts for the first of them")
 	if c.SDK.Clock.Hz != c.Ours.Clock.Hz {
 		say("clocks differ: %g GHz for what was measured, %g GHz for what is modelled; compare cycles", c.SDK.Clock.Hz/1e9, c.Ours.Clock.Hz/1e9)

@@ -134,8 +134,9 @@ func named(components []string) Stage {
 	return Other
 }
 
-// role returns what a step does, by its type and the last components of its name.
-func role(kind string, components []string) Role {
+// role returns what a step does, by its type, its kernel and the components of its
+// name, all but the type in lower case.
+func role(kind, kernel string, components []string) Role {
 	switch {
 	case kind == typeExchange:
 		return Exchange
@@ -144,18 +145,17 @@ func role(kind string, components []string) Role {
 	case kind == typeSync:
 		return Sync
 	}
-	last := components[len(components)-1]
 	for _, word := range []string{"copy", "arrange", "transpose"} {
-		if strings.Contains(last, word) {
+		if strings.Contains(kernel, word) {
 			return Copy // also of an operation that casts: what moves is not the cast
 		}
 	}
 	switch {
-	case strings.Contains(last, "convolve"):
+	case strings.Contains(kernel, "convolve"):
 		return Product
 	case isCast(components):
 		return Cast
-	case strings.Contains(last, "reduce"):
+	case strings.Contains(kernel, "reduce"):
 		return Reduce
 	}
 	return Compute
@@ -187,7 +187,7 @@ func label(steps []Step) {
 	for i := range steps {
 		s := &steps[i]
 		components := strings.Split(strings.ToLower(s.Name), "/")
-		s.Role = role(s.Type, components)
+		s.Role = role(s.Type, strings.ToLower(s.Kernel()), components)
 		if s.Role != Stream && s.Role != Sync {
 			s.Stage = named(components)
 		}

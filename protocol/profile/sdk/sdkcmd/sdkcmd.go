@@ -141,7 +141,7 @@ func label(paths []string) ([]string, error) {
 		if len(paths) == 1 {
 			labels[i] = p[len(p)-1]
 		}
-		if slices.Contains(labels[:i], labels[i]) { // a-b/c and a/b-c
+		for slices.Contains(labels[:i], labels[i]) { // a-b/c and a/b-c
 			labels[i] += "." + strconv.Itoa(i+1)
 		}
 	}
@@ -381,7 +381,7 @@ func printRun(w io.Writer, name string, r *sdk.Run) {
 	if r.Cycles >= 0 {
 		cycles = fmt.Sprintf("%s cycles, %.4f ms", thousands(r.Cycles), r.Milliseconds)
 	}
-	fmt.Fprintf(w, "%s  %s\n      %s; clock %s\n      %s; block executed %d times, %s cycles from its first compute to its last\n", name, r.File, r.Basis, r.Clock, cycles, r.Blocks, orDash(r.BlockCycles))
+	fmt.Fprintf(w, "%s  %s\n      %s; clock %s\n      %s; blocks executed: %d, the first takes %s cycles from its first compute to its last\n", name, r.File, r.Basis, r.Clock, cycles, r.Blocks, orDash(r.BlockCycles))
 }
 
 func printComparison(w io.Writer, c *sdk.Comparison) error {
