@@ -16,34 +16,29 @@ import (
 // maxFixture bounds the unpacked size of a fixture.
 const maxFixture = 4 << 30
 
-// PackFixture packs a fixture folder for the farm: its files in the order of their
-// names, without times and owners, so that equal folders give equal bytes.
+// PackFixture packs what a fixture folder has for the farm: case.json and the
+// tensors, in the order of their names, without times and owners, so that equal
+// fixtures give equal bytes. What else lies in the folder stays there.
 func PackFixture(dir string) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
-	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		if !d.Type().IsRegular() {
-			return fmt.Errorf("%s is not a regular file", p)
-		}
-		rel, err := filepath.Rel(dir, p)
+	for _, pattern := range []string{"case.json", "expected/*.npy", "inputs/*.npy", "weights/*.npy"} {
+		names, err := fs.Glob(os.DirFS(dir), pattern)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		data, err := os.ReadFile(p)
-		if err != nil {
-			return err
+		for _, name := range names {
+			data, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(name)))
+			if err != nil {
+				return nil, err
+			}
+			if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(data)), Format: tar.FormatPAX}); err != nil {
+				return nil, err
+			}
+			if _, err := w.Write(data); err != nil {
+				return nil, err
+			}
 		}
-		if err := w.WriteHeader(&tar.Header{Name: filepath.ToSlash(rel), Mode: 0o600, Size: int64(len(data)), Format: tar.FormatPAX}); err != nil {
-			return err
-		}
-		_, err = w.Write(data)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("--reference-fixture: %w", err)
 	}
 	return out.Bytes(), w.Close()
 }

@@ -47,7 +47,7 @@ func NewSpec(o workload.Options, tiles int) (Spec, error) {
 
 // Limits of what a spec may ask for.
 const (
-	maxFinalists = 64
+	MaxFinalists = 64
 	maxEffort    = 100_000
 )
 
@@ -65,8 +65,8 @@ func ParseSpec(data []byte) (Spec, error) {
 	if s.Version != SpecVersion {
 		return s, fmt.Errorf("spec: version %d, this compiler reads %d", s.Version, SpecVersion)
 	}
-	if s.Finalists < 1 || s.Finalists > maxFinalists {
-		return s, fmt.Errorf("spec: %d finalists, 1 to %d are accepted", s.Finalists, maxFinalists)
+	if s.Finalists < 1 || s.Finalists > MaxFinalists {
+		return s, fmt.Errorf("spec: %d finalists, 1 to %d are accepted", s.Finalists, MaxFinalists)
 	}
 	if s.Effort < 1 || s.Effort > maxEffort {
 		return s, fmt.Errorf("spec: effort of %d sketches, 1 to %d are accepted", s.Effort, maxEffort)

@@ -41,6 +41,9 @@ const (
 	bucket      = "farm"
 )
 
+// MaxWorkers bounds Options.Workers.
+const MaxWorkers = 256
+
 // Options of a farm. The zero value is a farm with a worker for each core in a
 // temporary folder that executes stages with "ipufarm stage" and has the
 // simulated device.
@@ -114,8 +117,8 @@ func prepare(o Options) (*Farm, error) {
 	if o.Workers == 0 {
 		o.Workers = runtime.NumCPU()
 	}
-	if o.Workers < 1 || o.Workers > 256 {
-		return nil, fmt.Errorf("%d workers, accepted are 1 to 256", o.Workers)
+	if o.Workers < 1 || o.Workers > MaxWorkers {
+		return nil, fmt.Errorf("%d workers, accepted are 1 to %d", o.Workers, MaxWorkers)
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.NewTextHandler(io.Discard, nil))

@@ -3,6 +3,7 @@ package runcmd
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -14,17 +15,36 @@ import (
 	"ipufarm/protocol"
 )
 
-// loadFixture checks a fixture here, where its errors name the user's own files,
-// and packs it for the farm.
-func loadFixture(spec compiler.Spec, dir string) ([]byte, error) {
+// loadFixture reads a fixture here, where its errors name the user's own files, and
+// packs it for the farm. Without a folder there is none.
+func loadFixture(spec compiler.Spec, dir string) (*workload.Fixture, []byte, error) {
+	if dir == "" {
+		return nil, nil, nil
+	}
 	g, _, err := spec.Model()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if _, err := workload.LoadFixture(dir, g, spec.Workload); err != nil {
-		return nil, fmt.Errorf("--reference-fixture: %w", err)
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return nil, nil, fmt.Errorf("--reference-fixture %s: a folder with weights, inputs and expected outputs is accepted", dir)
 	}
-	return compiler.PackFixture(dir)
+	f, err := workload.LoadFixture(dir, g, spec.Workload)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--reference-fixture: %w", err)
+	}
+	packed, err := compiler.PackFixture(dir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--reference-fixture: %w", err)
+	}
+	return &f, packed, nil
+}
+
+// newFolder makes sure that a folder can be made.
+func newFolder(path string) error {
+	if _, err := os.Lstat(path); err == nil {
+		return errors.New("it exists")
+	}
+	return writable(path)
 }
 
 func upload(ctx context.Context, farm *local.Farm, fixture []byte) (*protocol.Artifact, error) {
@@ -42,16 +62,14 @@ func upload(ctx context.Context, farm *local.Farm, fixture []byte) (*protocol.Ar
 }
 
 // saveFixture writes what the job was given and what the reference said of it.
-func saveFixture(ctx context.Context, farm *local.Farm, r *protocol.JobReport, spec compiler.Spec, o options) error {
+func saveFixture(ctx context.Context, farm *local.Farm, r *protocol.JobReport, spec compiler.Spec, given *workload.Fixture, to string) error {
 	g, _, err := spec.Model()
 	if err != nil {
 		return err
 	}
 	f := workload.Fixture{Expected: map[string][]float32{}}
-	if o.fixture != "" {
-		if f, err = workload.LoadFixture(o.fixture, g, spec.Workload); err != nil {
-			return fmt.Errorf("--reference-fixture: %w", err)
-		}
+	if given != nil {
+		f = *given
 	} else {
 		if f.Weights, err = workload.Weights(g, spec.Workload); err != nil {
 			return err
@@ -84,7 +102,7 @@ func saveFixture(ctx context.Context, farm *local.Farm, r *protocol.JobReport, s
 		}
 		f.Expected[v.Name], data = out, data[4*n:]
 	}
-	if err := workload.SaveFixture(o.save, g, spec.Workload, f); err != nil {
+	if err := workload.SaveFixture(to, g, spec.Workload, f); err != nil {
 		return fmt.Errorf("--save-reference-inputs: %w", err)
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,35 +42,9 @@ type ExitError struct {
 func (e *ExitError) Error() string { return e.Err.Error() }
 func (e *ExitError) Unwrap() error { return e.Err }
 
-// Default tolerances fit F16: the small model is within 0.004 of the reference.
-const (
-	defaultAtol = 0.01
-	defaultRtol = 0.01
-)
-
-// options are the flags of the verb.
-type options struct {
-	workload  workload.Options
-	tiles     int
-	finalists int
-	policy    string
-	k         int
-	tolerance protocol.Tolerance
-	fixture   string
-	save      string
-	artifacts string
-	pkg       string
-	profile   string
-	workers   int
-	state     string
-	natsPort  int
-	s3Port    int
-	json      bool
-}
-
 // Command returns the verb.
 func Command() *cobra.Command {
-	o := options{workload: workload.Defaults(), tolerance: protocol.Tolerance{Atol: defaultAtol, Rtol: defaultRtol}}
+	o := defaults()
 	c := &cobra.Command{
 		Use:   "run",
 		Short: "compile a workload on an embedded farm, run it and check it",
@@ -79,33 +54,25 @@ the refused finalists, modelled cycles, and the error against the reference.
 
 Exit status: 0 the output agrees with the reference, 3 no finalist was feasible,
 4 the output does not agree, 1 anything else, 130 interrupted.`,
-		Args:         cobra.NoArgs,
+		Args:         noArguments,
 		SilenceUsage: true,
-		RunE:         func(c *cobra.Command, _ []string) error { return run(c.Context(), o, c.OutOrStdout(), c.ErrOrStderr()) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := o.check(c.Flags()); err != nil {
+				return err
+			}
+			err := run(c.Context(), o, c.OutOrStdout(), c.ErrOrStderr())
+			if err != nil && c.Context().Err() != nil {
+				return errors.New("interrupted")
+			}
+			return err
+		},
 	}
-	f := c.Flags()
-	workload.BindFlags(f, &o.workload)
-	f.IntVar(&o.tiles, "tiles", o.workload.Tiles, "tiles to use, a multiple of 64 up to 1472")
-	f.IntVar(&o.finalists, "finalists", compiler.DefaultFinalists, "length of the shortlist")
-	f.StringVar(&o.policy, "policy", string(protocol.FirstFeasible), "how the winner is chosen: first-feasible, best-exact, first-k, verify-all")
-	f.IntVar(&o.k, "k", 0, "of --policy first-k")
-	f.Float64Var(&o.tolerance.Atol, "diagnostic-atol", o.tolerance.Atol, "absolute tolerance of the reference check")
-	f.Float64Var(&o.tolerance.Rtol, "diagnostic-rtol", o.tolerance.Rtol, "relative tolerance of the reference check")
-	f.StringVar(&o.fixture, "reference-fixture", "", "folder of .npy files with weights, inputs and expected outputs")
-	f.StringVar(&o.save, "save-reference-inputs", "", "write weights, inputs and expected outputs to this new folder")
-	f.StringVar(&o.artifacts, "artifacts", "artifacts", "folder for what the run leaves behind")
-	f.StringVar(&o.pkg, "package", "", "where to write the package (default in --artifacts)")
-	f.StringVar(&o.profile, "profile-output", "", "where to write the profile (default in --artifacts); profile.html, summary.json and run.log go beside it")
-	f.IntVar(&o.workers, "workers", 0, "workers; 0 is one for each core")
-	f.StringVar(&o.state, "state", "", "folder that keeps the farm's state and cache (default: a temporary one)")
-	f.IntVar(&o.natsPort, "nats-port", 0, "port of the embedded NATS server on the loopback interface; 0 is a free one")
-	f.IntVar(&o.s3Port, "s3-port", 0, "port of the embedded S3 server on the loopback interface; 0 is a free one")
-	f.BoolVar(&o.json, "json", false, "print the summary as one JSON object and nothing else on standard output")
+	c.SetFlagErrorFunc(flagError)
+	o.bind(c.Flags())
 	return c
 }
 
-// files are where the results go, absolute: the S3 server changes the process's
-// working directory.
+// files are where the results go.
 type files struct{ pkg, profile, html, summary, log string }
 
 func run(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
@@ -119,30 +86,25 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, err := compiler.ParseSpec(text); err != nil {
-		return err
-	}
-	policy := protocol.Policy{Name: protocol.PolicyName(o.policy), K: o.k}
-	if err := errors.Join(prefix("--policy: ", policy.Check()), prefix("--diagnostic-atol, --diagnostic-rtol: ", o.tolerance.Check())); err != nil {
-		return err
-	}
-	var fixture []byte
-	if o.fixture != "" {
-		if fixture, err = loadFixture(spec, o.fixture); err != nil {
-			return err
-		}
-	}
-	if o.save != "" {
-		if o.save, err = filepath.Abs(o.save); err != nil {
-			return err
-		}
-		if _, err := os.Lstat(o.save); err == nil {
-			return fmt.Errorf("--save-reference-inputs %s: exists; a new folder is accepted", o.save)
-		}
-	}
-	out, err := outputs(o, spec)
+	given, packed, err := loadFixture(spec, o.fixture)
 	if err != nil {
 		return err
+	}
+	out, err := o.outputs(spec)
+	if err != nil {
+		return err
+	}
+	if o.save != "" {
+		if err := newFolder(o.save); err != nil {
+			return fmt.Errorf("--save-reference-inputs %s: %w; a new folder in one that can be written is accepted", o.save, err)
+		}
+	}
+	state := os.TempDir()
+	if o.state != "" {
+		state = o.state
+		if err := stateFolder(state); err != nil {
+			return fmt.Errorf("--state %s: %w; a folder that can be written is accepted", state, err)
+		}
 	}
 	logFile, err := os.Create(out.log)
 	if err != nil {
@@ -153,7 +115,7 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
 
 	farm, err := local.Start(ctx, local.Options{State: o.state, Workers: o.workers, NATSPort: o.natsPort, S3Port: o.s3Port, Log: log})
 	if err != nil {
-		return err
+		return fmt.Errorf("%w (state in %s, log in %s)", err, state, out.log)
 	}
 	closed := false
 	shut := func() error {
@@ -163,11 +125,24 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
 		closed = true
 		return farm.Close()
 	}
-	defer func() { err = errors.Join(err, shut()) }()
+	ctx, stop := guard(ctx, farm, state)
+	defer func() {
+		if cause := context.Cause(ctx); err != nil && cause != nil {
+			err = cause // of all that failed because of it
+		}
+		stop()
+		if e := shut(); e != nil {
+			log.Error("close", "error", e)
+			if err == nil {
+				err = e
+			}
+		}
+	}()
 
-	job := protocol.Job{Spec: text, Policy: policy, Tolerance: o.tolerance, DeviceClass: local.DeviceClass, Device: protocol.AnyDevice, Tool: farm.Tool}
-	if fixture != nil {
-		if job.Fixture, err = upload(ctx, farm, fixture); err != nil {
+	job := protocol.Job{Spec: text, Policy: protocol.Policy{Name: protocol.PolicyName(o.policy), K: o.k}, Tolerance: o.tolerance,
+		DeviceClass: local.DeviceClass, Device: protocol.AnyDevice, Tool: farm.Tool}
+	if packed != nil {
+		if job.Fixture, err = upload(ctx, farm, packed); err != nil {
 			return err
 		}
 	}
@@ -175,13 +150,13 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	s := summarise(report, spec)
+	s := summarise(report, spec, o.tolerance)
 	if report.Run != nil {
 		if err := fetch(ctx, farm, report, out, s); err != nil {
 			return err
 		}
 		if o.save != "" {
-			if err := saveFixture(ctx, farm, report, spec, o); err != nil {
+			if err := saveFixture(ctx, farm, report, spec, given, o.save); err != nil {
 				return err
 			}
 		}
@@ -205,26 +180,64 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
 	} else if err := s.print(stdout, out); err != nil {
 		return err
 	}
-	switch {
-	case report.Run == nil && report.Winner == protocol.NoCandidate:
-		return &ExitError{ExitNoWinner, fmt.Errorf("no result: %s", orElse(report.Error, "no finalist is feasible"))}
-	case report.Run == nil:
-		return fmt.Errorf("no result: %s", report.Error)
-	case !report.Run.Passed:
-		hint := ""
-		if spec.Workload.FP8 != nil && o.tolerance == (protocol.Tolerance{Atol: defaultAtol, Rtol: defaultRtol}) {
-			hint = " (FP8 GEMMs usually need --diagnostic-atol 0.2 --diagnostic-rtol 0.05)"
-		}
-		return &ExitError{ExitReference, fmt.Errorf("the output does not agree with the reference: %s%s", worst(report.Run), hint)}
-	}
-	return nil
+	return verdict(report, spec, o.tolerance)
 }
 
-func prefix(what string, err error) error {
-	if err != nil {
-		return fmt.Errorf("%s%w", what, err)
+// verdict is the error of a job that did not end well.
+func verdict(r *protocol.JobReport, spec compiler.Spec, tolerance protocol.Tolerance) error {
+	switch {
+	case r.Run == nil && r.Refusal != nil, r.Run == nil && refused(r.Finalists):
+		return &ExitError{ExitNoWinner, fmt.Errorf("no result: %s", orElse(r.Error, "no finalist is feasible"))}
+	case r.Run == nil:
+		return fmt.Errorf("no result: %s", r.Error)
+	case r.Run.Passed:
+		return nil
 	}
-	return nil
+	hint := ""
+	if spec.Workload.FP8 != nil && tolerance == (protocol.Tolerance{Atol: defaultAtol, Rtol: defaultRtol}) {
+		hint = " (FP8 GEMMs usually need --diagnostic-atol 0.2 --diagnostic-rtol 0.05)"
+	}
+	return &ExitError{ExitReference, fmt.Errorf("the output does not agree with the reference: %s%s", worst(r.Run), hint)}
+}
+
+// refused reports whether every finalist of a shortlist was found infeasible, and
+// none just failed or stayed undecided.
+func refused(finalists []protocol.FinalistReport) bool {
+	for _, f := range finalists {
+		if f.Verdict != string(protocol.Infeasible) {
+			return false
+		}
+	}
+	return len(finalists) > 0
+}
+
+// freeBytes is the room below which a farm's disk counts as full: its records are
+// small, but nothing can be committed without them.
+const freeBytes = 4 << 20
+
+// guard ends a context with a cause when a job cannot go on: a part of the farm
+// ended by itself, or the disk of its state is full. A farm of many hosts would wait
+// for somebody to make room; here nobody is told but by this process.
+func guard(ctx context.Context, farm *local.Farm, state string) (guarded context.Context, stop func()) {
+	guarded, cancel := context.WithCancelCause(ctx)
+	go func() {
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-guarded.Done():
+				return
+			case err := <-farm.Failed():
+				cancel(fmt.Errorf("farm: a part ended by itself: %w", err))
+			case <-tick.C:
+				var disk syscall.Statfs_t
+				if syscall.Statfs(state, &disk) == nil && disk.Bavail*uint64(disk.Bsize) < freeBytes {
+					cancel(fmt.Errorf("the disk of the farm's state in %s is full: %d bytes are free, at least %d are needed", state, disk.Bavail*uint64(disk.Bsize), freeBytes))
+				}
+			}
+		}
+	}()
+	return guarded, func() { cancel(nil) }
 }
 
 func orElse(s, other string) string {
@@ -243,49 +256,6 @@ func worst(r *protocol.RunReport) string {
 	return fmt.Sprintf("max abs error %g", r.MaxAbsError)
 }
 
-// outputs decides where results go and makes sure that they can be written there,
-// before any work is done.
-func outputs(o options, spec compiler.Spec) (files, error) {
-	dir := filepath.Join(o.artifacts, slug(spec))
-	out := files{pkg: orElse(o.pkg, filepath.Join(dir, "model.ipuexe")), profile: orElse(o.profile, filepath.Join(dir, "profile.ipuprof"))}
-	beside := filepath.Dir(out.profile)
-	out.html, out.summary, out.log = filepath.Join(beside, "profile.html"), filepath.Join(beside, "summary.json"), filepath.Join(beside, "run.log")
-	for _, p := range []struct {
-		flag string
-		path *string
-	}{{"--package", &out.pkg}, {"--profile-output", &out.profile}, {"--profile-output", &out.html}, {"--profile-output", &out.summary}, {"--profile-output", &out.log}} {
-		flag := p.flag
-		if o.pkg == "" && p.path == &out.pkg || o.profile == "" && p.path != &out.pkg {
-			flag = "--artifacts"
-		}
-		abs, err := filepath.Abs(*p.path)
-		if err != nil {
-			return out, err
-		}
-		*p.path = abs
-		if err := writable(abs); err != nil {
-			return out, fmt.Errorf("%s: %w", flag, err)
-		}
-	}
-	return out, nil
-}
-
-// writable makes the folder of a file and tries to create one there.
-func writable(path string) error {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
-		return fmt.Errorf("%s exists and is not a regular file", path)
-	}
-	f, err := os.CreateTemp(dir, ".writable-*")
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
-}
-
 // slug names the folder of a spec's results.
 func slug(s compiler.Spec) string {
 	w := s.Workload
@@ -295,8 +265,13 @@ func slug(s compiler.Spec) string {
 			parts = append(parts, fmt.Sprintf(format, a...))
 		}
 	}
+	add(w.Model != "" && w.Model != workload.Defaults().Model, "%s", w.Model)
 	add(w.Small, "small")
-	add(!w.Small && w.ImageSize > 0, "%dpx", w.ImageSize)
+	add(w.ImageSize > 0, "%dpx", w.ImageSize)
+	add(w.GEMM.Rows > 0, "%dx%dx%d", w.GEMM.Rows, w.GEMM.Inner, w.GEMM.Columns)
+	add(w.MLP.Tokens > 0, "%dx%dx%d-b%d-%dblocks", w.MLP.Tokens, w.MLP.Dim, w.MLP.Hidden, w.MLP.Batch, w.MLP.Blocks)
+	add(w.Attention.Heads > 0, "%dheads-b%d-%dblocks", w.Attention.Heads, w.Attention.Batch, w.Attention.Blocks)
+	add(w.Attention.Project, "projected")
 	add(w.Batch > 0, "b%d", w.Batch)
 	add(w.Layers > 1, "%dlayers", w.Layers)
 	add(w.FuseQKV, "fused")
@@ -308,6 +283,9 @@ func slug(s compiler.Spec) string {
 	add(true, "%dtiles", s.Tiles)
 	return strings.Join(parts, "-")
 }
+
+// cancelTimeout bounds telling the farm that nobody waits any more.
+const cancelTimeout = 5 * time.Second
 
 // follow submits the job, shows its progress and returns its report when it is over.
 // An interrupted job is cancelled.
@@ -322,9 +300,9 @@ func follow(ctx context.Context, farm *local.Farm, job protocol.Job, p progress)
 	})
 	p.end()
 	if ctx.Err() != nil {
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 		defer cancel()
-		return nil, errors.Join(errors.New("interrupted"), farm.Client.Cancel(late, id))
+		return nil, errors.Join(err, farm.Client.Cancel(late, id))
 	}
 	if err != nil {
 		return nil, err

@@ -28,7 +28,7 @@ type summary struct {
 	CyclesByKind    compiler.CyclesByKind `json:"cycles_by_kind"`
 	ReferencePassed bool                  `json:"reference_passed"`
 	MaxAbsError     float64               `json:"max_abs_error"`
-	Tolerance       *protocol.Tolerance   `json:"tolerance,omitempty"`
+	Tolerance       protocol.Tolerance    `json:"tolerance"`
 	PackageSHA256   string                `json:"package_sha256"`
 	Winner          int                   `json:"winner"` // rank, -1 when there is none
 	WinnerFamily    string                `json:"winner_family"`
@@ -58,11 +58,12 @@ type finalist struct {
 	Message         string            `json:"message,omitempty"`
 	Refusal         *protocol.Refusal `json:"refusal,omitempty"`
 	Seconds         float64           `json:"seconds"`
+	Cached          bool              `json:"cached"` // what became of it was known from an earlier job
 }
 
-func summarise(r *protocol.JobReport, spec compiler.Spec) *summary {
+func summarise(r *protocol.JobReport, spec compiler.Spec, tolerance protocol.Tolerance) *summary {
 	options, _ := spec.Workload.JSON() // checked when the spec was made
-	s := &summary{Workload: options, Tiles: spec.Tiles, Winner: r.Winner, Why: r.Why, Error: r.Error, Policy: r.Policy.Name,
+	s := &summary{Workload: options, Tiles: spec.Tiles, Winner: r.Winner, Why: r.Why, Error: r.Error, Policy: r.Policy.Name, Tolerance: tolerance,
 		Finalists: []finalist{}, StageSeconds: maps.Clone(r.StageSeconds)}
 	if s.StageSeconds == nil {
 		s.StageSeconds = map[string]float64{}
@@ -73,7 +74,7 @@ func summarise(r *protocol.JobReport, spec compiler.Spec) *summary {
 		}
 	}
 	for _, f := range r.Finalists {
-		x := finalist{f.Rank, f.Family, f.Verdict, f.Constraint, f.EstimatedCycles, f.ExactCycles, f.Message, f.Refusal, f.Seconds}
+		x := finalist{f.Rank, f.Family, f.Verdict, f.Constraint, f.EstimatedCycles, f.ExactCycles, f.Message, f.Refusal, f.Seconds, f.Cached}
 		if f.Refusal != nil && x.Message == "" {
 			x.Message = f.Refusal.Message
 		}
@@ -92,7 +93,7 @@ func summarise(r *protocol.JobReport, spec compiler.Spec) *summary {
 		s.PackageSHA256, s.CyclesByKind = facts.PackageSHA256, facts.CyclesByKind
 	}
 	if run := r.Run; run != nil {
-		s.Device, s.Cycles, s.ReferencePassed, s.MaxAbsError, s.Tolerance = run.Model, run.Cycles, run.Passed, run.MaxAbsError, &run.Tolerance
+		s.Device, s.Cycles, s.ReferencePassed, s.MaxAbsError = run.Model, run.Cycles, run.Passed, run.MaxAbsError
 		s.Milliseconds = float64(run.Cycles) * 1000 / machine.ClockHz
 		var detail struct {
 			CyclesByKind *compiler.CyclesByKind `json:"cycles_by_kind"`
@@ -179,8 +180,11 @@ func (s *summary) print(out io.Writer, f files) error {
 		if x.ExactCycles > 0 {
 			exact = group(x.ExactCycles)
 		}
+		if x.Cached {
+			mark = "from the cache"
+		}
 		if x.Rank == s.Winner {
-			mark = "winner"
+			mark = strings.TrimSuffix("winner, "+mark, ", ")
 		}
 		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", x.Rank, x.Family, clean(verdict), group(x.EstimatedCycles), exact, mark)
 	}
