@@ -43,6 +43,35 @@ func deadLinks(folder, text string) (dead []string) {
 	return dead
 }
 
+var goFile = regexp.MustCompile("`([a-z0-9_/]+\\.go)`")
+
+// missingFiles returns the Go files that a page of a folder names in code spans and
+// that lie neither there, nor below, nor where the name says from the root.
+func missingFiles(folder, text string) (missing []string) {
+	for _, m := range goFile.FindAllStringSubmatch(text, -1) {
+		_, err := os.Stat(filepath.FromSlash(m[1]))
+		found := err == nil
+		filepath.WalkDir(folder, func(p string, d fs.DirEntry, err error) error {
+			if err == nil && !d.IsDir() && (p == m[1] || strings.HasSuffix(filepath.ToSlash(p), "/"+m[1])) {
+				found = true
+				return fs.SkipAll
+			}
+			return err
+		})
+		if !found {
+			missing = append(missing, m[1])
+		}
+	}
+	return missing
+}
+
+func TestMissingFiles(t *testing.T) {
+	text := "`main.go` `compiler/compile.go` `coordinator/compile.go` `nowhere.go` `main.rs`"
+	if got := strings.Join(missingFiles(".", text), " "); got != "coordinator/compile.go nowhere.go" {
+		t.Errorf("missing files: %q, want coordinator/compile.go nowhere.go", got)
+	}
+}
+
 func TestLinksLeadSomewhere(t *testing.T) {
 	pages := 0
 	err := filepath.WalkDir(".", func(p string, d fs.DirEntry, err error) error {
@@ -62,6 +91,9 @@ func TestLinksLeadSomewhere(t *testing.T) {
 		pages++
 		for _, l := range deadLinks(filepath.Dir(p), string(text)) {
 			t.Errorf("%s links to %s, which is not there", p, l)
+		}
+		for _, f := range missingFiles(filepath.Dir(p), string(text)) {
+			t.Errorf("%s names %s, which is not there or below", p, f)
 		}
 		return nil
 	})
