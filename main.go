@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"ipufarm/compiler"
+	"ipufarm/compiler/capturecmd"
+	"ipufarm/compiler/exchange/exchangecmd"
 	"ipufarm/compiler/kernel/kernelcmd"
 	"ipufarm/compiler/place/placecmd"
 	"ipufarm/deploy/local/runcmd"
@@ -39,7 +41,10 @@ func run(args []string) int {
 		Use: "stage", Hidden: true, Args: cobra.NoArgs, Short: "serve stage requests of a worker on standard input",
 		Run: func(*cobra.Command, []string) { status = worker.ChildMain((&compiler.Stages{}).Run) },
 	}
-	root.AddCommand(runcmd.Command(), programcmd.Command(), profilecmd.Command(), placecmd.Command(), kernelcmd.Command(), stage)
+	exchange, place := exchangecmd.Command(), placecmd.Command()
+	exchange.AddCommand(capturecmd.Exchange())
+	place.AddCommand(capturecmd.Place())
+	root.AddCommand(runcmd.Command(), programcmd.Command(), profilecmd.Command(), exchange, place, kernelcmd.Command(), stage)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	var exit *runcmd.ExitError

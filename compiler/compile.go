@@ -121,13 +121,15 @@ func reservation(bytes int64) uint32 {
 	return uint32((bytes+machine.FetchGuard+e-1)/e) * e
 }
 
-// placeAll gives every buffer an address.
-func placeAll(p *lower.Program, reserved uint32) ([]uint32, error) {
-	problems := make([]place.Problem, p.Tiles)
-	local := make([]int32, len(p.Buffers)) // index of a buffer in its tile's problem
+// Problems are the placement problems of the tiles of a program, with so many bytes
+// reserved for rows and commands. local is the index of each buffer in its tile's
+// problem, -1 for one that nobody uses.
+func Problems(p *lower.Program, reserved uint32) (problems []place.Problem, local []int32, err error) {
+	problems = make([]place.Problem, p.Tiles)
+	local = make([]int32, len(p.Buffers))
 	table := uint32(machine.TableBase) + reserved
 	if table > machine.Region0End {
-		return nil, &Refusal{protocol.Refusal{Constraint: protocol.Tables, Tile: -1, Step: -1,
+		return nil, nil, &Refusal{protocol.Refusal{Constraint: protocol.Tables, Tile: -1, Step: -1,
 			Needed: int64(reserved), Free: machine.Region0End - machine.TableBase, LargestHole: machine.Region0End - machine.TableBase,
 			Message: fmt.Sprintf("tables: %d bytes of rows and commands, region 0 has %d behind the runtime", reserved, machine.Region0End-machine.TableBase)}}
 	}
@@ -159,6 +161,15 @@ func placeAll(p *lower.Program, reserved uint32) ([]uint32, error) {
 	for _, s := range p.Separate {
 		q := &problems[p.Buffers[s[0]].Tile]
 		q.Separate = append(q.Separate, [2]int32{local[s[0]], local[s[1]]})
+	}
+	return problems, local, nil
+}
+
+// placeAll gives every buffer an address.
+func placeAll(p *lower.Program, reserved uint32) ([]uint32, error) {
+	problems, local, err := Problems(p, reserved)
+	if err != nil {
+		return nil, err
 	}
 	solved, err := solveApart(p, problems, local)
 	if err != nil {

@@ -105,7 +105,9 @@ type Choice struct {
 }
 
 // Grid spreads a GEMM over M × N × K tiles: parts of the rows, of the columns and
-// of the contraction. Tile (m, n, k) is logical tile Base + (m*N + n)*K + k.
+// of the contraction. Tile (m, n, k) is logical tile Base + (m*K + k)*N + n: the
+// tiles that need the same activations follow each other, so that with an even N and
+// Base they are whole pairs and can be sent 64 bits an event.
 type Grid struct {
 	M    int `json:"m"`
 	N    int `json:"n"`
@@ -123,7 +125,7 @@ func (g Grid) Size() int { return g.M * g.N * g.K }
 func (g Grid) String() string { return fmt.Sprintf("%dx%dx%d@%d", g.M, g.N, g.K, g.Base) }
 
 func (g Grid) tile(m, n, k, tiles int) int32 {
-	return int32((g.Base + (m*g.N+n)*g.K + k) % tiles)
+	return int32((g.Base + (m*g.K+k)*g.N + n) % tiles)
 }
 
 // Owners spreads whole rows over tiles: PerTile rows on a tile, block i on logical

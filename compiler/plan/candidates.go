@@ -90,7 +90,11 @@ func (s shape) cost(g lower.Grid, owners int) (cycles int64, resident, transient
 		total += phase
 	}
 	if !s.stationary {
-		total += int64(activations / 4)
+		perEvent := 4
+		if !s.transposed && g.N%2 == 0 {
+			perEvent = 8 // pairs of tiles take the same activations
+		}
+		total += int64(activations / perEvent)
 	}
 	resident, transient = weights, activations+r*n*32
 	rows := 0
@@ -458,7 +462,7 @@ func layTiles(m *lower.Model, r *lower.Recipe) {
 	next := 0
 	take := func(size int) int {
 		at := next
-		next = (next + size) % r.Tiles
+		next = (next + size + size%2) % r.Tiles // groups start with whole pairs
 		return at
 	}
 	grid := func(g *lower.Grid) *lower.Grid {
