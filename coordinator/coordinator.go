@@ -469,11 +469,17 @@ func (c *coordinator) ticket(ctx context.Context, t *Task) error {
 	return c.Bus.PublishTicket(ctx, &t.Task)
 }
 
+// storeTimeout bounds the reading of one manifest.
+const storeTimeout = 15 * time.Second
+
 // take takes a verdict in. The record names the manifest by digest; a manifest
 // that is missing or another one, does not fit the task or has blobs that are
 // missing is refused, and the task is done again.
 func (c *coordinator) take(ctx context.Context, t *Task, r protocol.Record, rev uint64) error {
-	m, digest, err := c.Store.Manifest(ctx, t.Task.Key)
+	// A store that hangs must not hang the loop.
+	readCtx, done := context.WithTimeout(ctx, storeTimeout)
+	defer done()
+	m, digest, err := c.Store.Manifest(readCtx, t.Task.Key)
 	if err == nil && digest != r.Result.Manifest {
 		err = fmt.Errorf("manifest has digest %s, the record says %s: %w", digest, r.Result.Manifest, store.ErrDigest)
 	}
@@ -483,7 +489,7 @@ func (c *coordinator) take(ctx context.Context, t *Task, r protocol.Record, rev 
 		}
 	}
 	if err == nil {
-		err = c.Store.Complete(ctx, m)
+		err = c.Store.Complete(readCtx, m)
 	}
 	if err == nil {
 		c.pending = append(c.pending, Change{Done: &Done{t.Task.Key, m, r.Result.Seconds, r.Result.Cached}})

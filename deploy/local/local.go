@@ -151,6 +151,11 @@ func prepare(o Options) (*Farm, error) {
 	if f.lock, err = natsserver.Lock(filepath.Join(f.dir, "lock")); err != nil {
 		return nil, err
 	}
+	// What attempts of an earlier farm left behind is of no use to anybody.
+	if err := os.RemoveAll(filepath.Join(f.dir, "scratch")); err != nil {
+		f.lock.Close()
+		return nil, fmt.Errorf("state folder: %w", err)
+	}
 	return f, nil
 }
 

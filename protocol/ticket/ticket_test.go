@@ -327,6 +327,40 @@ func TestResultIsFoundAgain(t *testing.T) {
 	}
 }
 
+// TestCacheIsVerified: a file that another process left is read through before
+// it is used.
+func TestCacheIsVerified(t *testing.T) {
+	s, _ := storetest.Open(t)
+	a, err := s.PutBytes(ctx, "x", []byte("content"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, left := range map[string]string{"nothing": "", "rotten": "cOntent", "short": "con"} {
+		path := filepath.Join(dir, a.SHA256)
+		os.Remove(path)
+		if left != "" {
+			if err := os.WriteFile(path, []byte(left), 0o400); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cache, err := ticket.NewCache(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := cache.Path(ctx, s, a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if data, err := os.ReadFile(got); err != nil || string(data) != "content" {
+			t.Errorf("%s: %q, %v", name, data, err)
+		}
+	}
+	if _, err := ticket.NewCache("relative"); err == nil {
+		t.Error("a relative folder was accepted")
+	}
+}
+
 // TestChaos lets workers crash after the claim, crash after the commit, and sleep
 // through their AckWait, while the server is restarted: every task is committed
 // once, by one owner.

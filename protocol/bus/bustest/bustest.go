@@ -29,6 +29,7 @@ type Server struct {
 	*server.Server
 	t    testing.TB
 	opts server.Options
+	url  string
 }
 
 // Start runs a server until the test ends.
@@ -47,18 +48,26 @@ func (s *Server) Restart() {
 	if s.Server, err = server.Start(s.opts); err != nil {
 		s.t.Fatal(err)
 	}
-	s.opts.Port = s.PortOf()
+	if s.url == "" { // the next starts are on the same port, also in the eyes of who connects meanwhile
+		s.opts.Port, s.url = s.PortOf(), s.ClientURL()
+	}
 }
 
-// Connect opens a connection over TCP, as from another process.
+// Connect opens a connection over TCP, as from another process. It waits for a
+// server that is being restarted.
 func (s *Server) Connect(name string) *bus.Bus {
 	s.t.Helper()
-	b, err := bus.Connect(bus.Config{URL: s.ClientURL(), Name: name, Log: Log(s.t)})
-	if err != nil {
-		s.t.Fatal(err)
+	var err error
+	for range 200 {
+		var b *bus.Bus
+		if b, err = bus.Connect(bus.Config{URL: s.url, Name: name, Log: Log(s.t)}); err == nil {
+			s.t.Cleanup(b.Close)
+			return b
+		}
+		time.Sleep(20 * time.Millisecond)
 	}
-	s.t.Cleanup(b.Close)
-	return b
+	s.t.Fatal(err)
+	return nil
 }
 
 // Setup opens a connection and makes the layout of a farm with short timers and
