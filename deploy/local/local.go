@@ -340,8 +340,10 @@ func (f *Farm) close() error {
 	for _, b := range f.buses {
 		b.Close()
 	}
+	// The two servers take a tenth of a second each.
+	var servers sync.WaitGroup
 	if f.nats != nil {
-		f.nats.Stop()
+		servers.Go(f.nats.Stop)
 	}
 	if f.artifacts != nil {
 		f.artifacts.Close()
@@ -349,6 +351,7 @@ func (f *Farm) close() error {
 	if f.s3 != nil {
 		errs = append(errs, f.s3.Stop())
 	}
+	servers.Wait()
 	f.lock.Close()
 	if f.temporary {
 		errs = append(errs, os.RemoveAll(f.dir))
