@@ -347,6 +347,36 @@ func TestCancelledJob(t *testing.T) {
 	expectWinner(t, result(t, f, submit(t, f, three(0), first)), 1)
 }
 
+// TestEqualJobsShareTasks: three jobs that want the same are worked for once, and
+// the end of one takes nothing from the others.
+func TestEqualJobsShareTasks(t *testing.T) {
+	var executed atomic.Int32
+	proceed := make(chan struct{})
+	f := start(t, Options{Workers: 2, Stage: func(ctx context.Context, req protocol.StageRequest, progress func(string)) (protocol.StageResult, error) {
+		executed.Add(1)
+		select {
+		case <-proceed:
+		case <-ctx.Done():
+			return protocol.StageResult{}, ctx.Err()
+		}
+		return fakeStage(ctx, req, progress)
+	}})
+	spec := fake{Finalists: []fakeFinalist{{}, {Cycles: 10}}}
+	a, b, c := submit(t, f, spec, first), submit(t, f, spec, first), submit(t, f, spec, first)
+	if err := f.Client.Cancel(context.Background(), a); err != nil {
+		t.Fatal(err)
+	}
+	close(proceed)
+	expectWinner(t, result(t, f, b), 1)
+	expectWinner(t, result(t, f, c), 1)
+	if r := result(t, f, a); r.State != protocol.JobCancelled {
+		t.Errorf("the cancelled job is %s", r.State)
+	}
+	if n := executed.Load(); n != 5 { // plan, reference, two schedules, one validation
+		t.Errorf("%d executions for three equal jobs, want 5", n)
+	}
+}
+
 // TestDuplicateTickets publishes every ticket of a running job again and again.
 func TestDuplicateTickets(t *testing.T) {
 	var count sync.Map
