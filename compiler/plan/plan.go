@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"runtime"
+	"slices"
 	"sort"
 	"sync"
 
@@ -203,7 +204,6 @@ func (s *search) price(r lower.Recipe) (*entry, error) {
 
 // choice is a candidate of a class of steps with its window's price.
 type choice struct {
-	class int
 	lower.Choice
 	price float64
 }
@@ -249,30 +249,44 @@ func (s *search) descend() (*entry, error) {
 		return nil, err
 	}
 	second := make([]*choice, len(classes))
+	// A class is ranked again only if a neighbour, whose layout its window sees, chose
+	// anew since.
+	clock, ranked, changed := 1, make([]int, len(classes)), make([]int, len(classes))
+	stale := func(i int) bool {
+		near := changed[max(i-1, 0) : min(i+1, len(classes)-1)+1]
+		return ranked[i] == 0 || slices.Max(near) > ranked[i]
+	}
 	for improved := true; improved && s.spent < s.options.Effort; {
 		improved = false
 		for i, class := range classes {
-			if len(candidates[class[0]]) == 1 {
+			if len(candidates[class[0]]) == 1 || !stale(i) {
 				continue
 			}
-			ranked, err := s.rank(best, i, class, candidates[class[0]])
+			order, err := s.rank(best, class, candidates[class[0]])
 			if err != nil {
 				return nil, err
 			}
-			if len(ranked) == 0 {
+			if len(order) == 0 {
 				continue
 			}
-			if len(ranked) > 1 {
-				second[i] = &ranked[1]
+			ranked[i] = clock
+			if len(order) > 1 {
+				second[i] = &order[1]
 			}
-			e, err := s.price(with(best.recipe, class, ranked[0].Choice))
+			e, err := s.price(with(best.recipe, class, order[0].Choice))
 			if err != nil {
 				return nil, err
 			}
-			if e != best && s.better(e, best) {
+			if e == best {
+				continue
+			}
+			if s.better(e, best) {
+				clock++
+				changed[i] = clock
+				ranked[i] = clock
 				best.sketch = nil
 				best, improved = e, true
-			} else if e != best {
+			} else {
 				e.sketch = nil
 			}
 		}
@@ -294,7 +308,7 @@ func (s *search) descend() (*entry, error) {
 }
 
 // rank orders the candidates of a class by the price of the window that they change.
-func (s *search) rank(best *entry, i int, class []int, candidates []lower.Choice) ([]choice, error) {
+func (s *search) rank(best *entry, class []int, candidates []lower.Choice) ([]choice, error) {
 	from := class[0]
 	to := from + 1
 	if step := &s.model.Steps[from]; step.Linear == nil || best.recipe.Steps[from].Owners == nil {
@@ -312,7 +326,7 @@ func (s *search) rank(best *entry, i int, class []int, candidates []lower.Choice
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, choice{i, c, float64(cost.Cycles) + s.family.lean*float64(cost.Live+cost.TableBytes)})
+		out = append(out, choice{c, float64(cost.Cycles) + s.family.lean*float64(cost.Live+cost.TableBytes)})
 	}
 	sort.SliceStable(out, func(i, j int) bool { return out[i].price < out[j].price })
 	return out, nil
