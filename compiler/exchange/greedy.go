@@ -10,18 +10,17 @@ import "math"
 // least slack goes first.
 type greedy struct {
 	*lister
+	*urgency
 	units []unit
 	next  []int32 // the next unit of each stream: all units of a source and receiver
 	dest  []int32 // receiver of each stream
 	first []int32 // the unfinished streams of tile t are first[t]..last[t]-1
 	last  []int32
 
-	latest    int32 // event at which the busiest tile would finish without waiting
-	scale     int32 // slack events for one step in the urgency table
-	steps     [256]int32
 	refreshed int32
 	receiver  []receiverState
 	heap      senderHeap
+	turn      []int32 // by tile: where its next scan begins
 }
 
 // receiverState is what a scan reads of a receiver.
@@ -32,19 +31,19 @@ type receiverState struct {
 
 // Weights of the choice, found by experiment on the bench families.
 const (
-	urgencyTop   = 1024 // weight of an event on a tile without slack
-	urgencyFloor = 100  // and on a tile with plenty
 	waitWeight   = 32   // a sender's wait against a receiver's gap
 	urgencyBonus = 20   // events that serving an urgent receiver is worth
 	gapEvents    = 32   // longer gaps are of receivers that nobody wants: they count less again
 	farEvents    = 4096 // longer waits are all alike
 	refreshEvery = 64   // events between updates of the urgencies
+	maxScan      = 320  // streams that one decision looks at
 )
 
 func newGreedy(p *Problem, order []int32, units []unit) *greedy {
+	l := newLister(p, order, units)
 	g := &greedy{
-		lister: newLister(p, order, units), units: units,
-		first: make([]int32, p.Tiles+1), receiver: make([]receiverState, p.Tiles),
+		lister: l, urgency: newUrgency(l), units: units,
+		first: make([]int32, p.Tiles+1), receiver: make([]receiverState, p.Tiles), turn: make([]int32, p.Tiles),
 	}
 	for i := range units {
 		if i == 0 || units[i-1].last {
@@ -58,11 +57,6 @@ func newGreedy(p *Problem, order []int32, units []unit) *greedy {
 		g.receiver[t].free = g.recvFree[t]
 	}
 	g.last = append([]int32(nil), g.first[1:]...)
-	for i := range g.steps {
-		g.steps[i] = urgencyFloor + int32(math.Exp2(-float64(i)/8)*urgencyTop)
-	}
-	g.refresh(0)
-	g.scale = max(1, g.latest/512)
 	g.refresh(0)
 	return g
 }
@@ -91,38 +85,38 @@ func (g *greedy) run() {
 			g.last[s]--
 			g.next[at], g.dest[at] = g.next[g.last[s]], g.dest[g.last[s]]
 		}
-		g.receiver[d] = receiverState{g.recvFree[d], g.urgency(g.recvFree[d] + g.recvLeft[d])}
+		g.receiver[d] = receiverState{g.recvFree[d], g.of(g.recvFree[d] + g.recvLeft[d])}
 		push(s)
 	}
 }
 
-// refresh brings latest and the receivers' urgencies up to date.
+// refresh brings the urgencies up to date.
 func (g *greedy) refresh(now int32) {
 	g.refreshed = now
-	g.latest = 0
+	g.update(g.lister)
 	for t := range g.receiver {
-		g.latest = max(g.latest, g.sendFree[t]+g.sendLeft[t], g.recvFree[t]+g.recvLeft[t])
-	}
-	for t := range g.receiver {
-		g.receiver[t].urgency = g.urgency(max(g.recvFree[t], now) + g.recvLeft[t])
+		g.receiver[t].urgency = g.of(max(g.recvFree[t], now) + g.recvLeft[t])
 	}
 }
 
-// urgency is the weight of a tile that would finish at an event if it never
-// waited again.
-func (g *greedy) urgency(finish int32) int32 {
-	slack := max(0, g.latest-finish) / max(1, g.scale)
-	return g.steps[min(slack, int32(len(g.steps)-1))]
-}
-
-// choose returns the best stream of a sender and the start of its next unit.
+// choose returns the best stream of a sender and the start of its next unit. Of
+// many streams it looks at some, and at the next ones when it is asked again.
 func (g *greedy) choose(s int32) (at, start int32) {
+	base, last := g.first[s], g.last[s]
+	if last-base > maxScan {
+		base = min(base+g.turn[s], last-maxScan)
+		last = base + maxScan
+		g.turn[s] = last - g.first[s]
+		if last == g.last[s] {
+			g.turn[s] = 0
+		}
+	}
 	mux := g.routes.from(s)
 	now := g.sendFree[s]
-	wait := g.urgency(now+g.sendLeft[s]) * waitWeight
+	clear := g.controls[s].clear(now)
+	wait := g.of(now+g.sendLeft[s]) * waitWeight
 	best := int32(math.MaxInt32)
-	base := g.first[s]
-	for i, d := range g.dest[base:g.last[s]] {
+	for i, d := range g.dest[base:last] {
 		r := g.receiver[d]
 		ahead := r.free - int32(mux[d]) - now
 		score := cost(ahead, 0, wait, r.urgency)
@@ -130,7 +124,7 @@ func (g *greedy) choose(s int32) (at, start int32) {
 			continue
 		}
 		late := max(0, ahead)
-		if shift := g.nearlyLegal(&g.units[g.next[base+int32(i)]], d, now+late) - late - now; shift > 0 {
+		if shift := g.nearlyLegal(&g.units[g.next[base+int32(i)]], d, int32(mux[d]), now, late, clear) - late; shift > 0 {
 			if score = cost(ahead, shift, wait, r.urgency); score >= best {
 				continue
 			}
@@ -153,16 +147,21 @@ func cost(ahead, shift, wait, urgency int32) int32 {
 }
 
 // nearlyLegal returns the first of the next few events at which the controls at
-// the ends of a unit would be legal.
-func (g *greedy) nearlyLegal(u *unit, d, start int32) int32 {
-	controls, begins := g.controls[u.source], g.begins[d]
-	x := int32(g.routes.from(u.source)[d]) - 1
+// the ends of a unit would be legal, counted from now as late is. clear has a bit
+// for each event from now on at which the sender may begin.
+func (g *greedy) nearlyLegal(u *unit, d, mux, now, late int32, clear uint64) int32 {
+	begins := g.begins[d]
+	x := now + mux - 1
 	lag := g.routes.lag[d]
 	for range 16 {
-		if !controls.either(start) && !begins.either(start+x) && !begins.either(start+x+u.words) && !begins.either(start+x+lag) {
+		if late < 64 && clear>>late&1 == 0 {
+			late++
+			continue
+		}
+		if !begins.either(x+late) && !begins.either(x+late+u.words) && !begins.either(x+late+lag) {
 			break
 		}
-		start++
+		late++
 	}
-	return start
+	return late
 }

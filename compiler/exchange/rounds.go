@@ -48,8 +48,8 @@ type colouring struct {
 
 // colourUnits numbers units so that equal numbers share no sender and no
 // receiver. By König's theorem it needs no more numbers than the busiest tile
-// has units on one side; it fails when that is over maxColours.
-func colourUnits(p *Problem, units []unit) (c *colouring, ok bool) {
+// has units on one side; it fails when that is over a limit.
+func colourUnits(p *Problem, units []unit, limit int32) (c *colouring, ok bool) {
 	c = &colouring{ends: make([][2]int32, len(units)), colour: make([]int32, len(units))}
 	vertices := int32(2 * p.Tiles)
 	degree := make([]int32, vertices)
@@ -61,7 +61,7 @@ func colourUnits(p *Problem, units []unit) (c *colouring, ok bool) {
 			c.colours = max(c.colours, degree[v])
 		}
 	}
-	if c.colours > maxColours {
+	if c.colours > min(limit, maxColours) {
 		return c, false
 	}
 	c.width = (c.colours + 63) / 64

@@ -82,8 +82,8 @@ func Solve(p *Problem) (*Schedule, error) {
 // Sizes that the choice of a policy depends on, found by experiment on the bench
 // families.
 const (
-	unitsPerTile    = 24  // into which the busiest tile's work is cut
 	shortestUnit    = 24  // words
+	unitsPerTile    = 24  // into which the busiest tile's work is cut
 	longestUnit     = 512 // words
 	wordsPerRound   = 24  // below this, rounds lose more to uneven latencies than they gain
 	unavoidableTail = 150 // events from the last send to the end of a row
@@ -98,7 +98,7 @@ func bestOf(p *Problem) (*Schedule, error) {
 		return multicasts(p, order, units)
 	}
 	var best *Schedule
-	if c, ok := colourUnits(p, units); ok && bound >= c.colours*wordsPerRound {
+	if c, ok := colourUnits(p, units, bound/wordsPerRound); ok {
 		l := newLister(p, order, units)
 		l.rounds(units, c.colour)
 		best = l.schedule()
@@ -129,9 +129,9 @@ func multicasts(p *Problem, order []int32, units []unit) (*Schedule, error) {
 		if free && !any {
 			break // the same as before
 		}
-		l := newLister(p, order, widened)
-		l.soonest(widened)
-		s := l.schedule()
+		g := newSoonest(p, order, widened)
+		g.run()
+		s := g.schedule()
 		if best != nil && s.Horizon >= best.Horizon {
 			break
 		}

@@ -58,34 +58,44 @@ func streamOrder(p *Problem) (order []int32, same []bool) {
 	return order, same
 }
 
-// cutUnits cuts the streams into units of at most so many words, unless one
-// transfer has more. A tile that hears itself gets single transfers, whose
+// cutUnits cuts the streams into units of about so many words, all of a stream
+// alike, unless one transfer has more. A tile that hears itself gets single transfers, whose
 // elements Check has separated, and so does one that is told to send 64-bit items.
 func cutUnits(p *Problem, order []int32, same []bool, words int32) []unit {
 	var units []unit
-	loop := false
-	for i, t := range order {
+	for from := 0; from < len(order); {
+		to, total := from, int32(0)
+		for ; to < len(order) && (to == from || same[to]); to++ {
+			total += p.Transfers[order[to]].Words
+		}
+		parts := max(1, (total+words/2)/words)
+		units = cutStream(p, units, order, from, to, (total+parts-1)/parts)
+		units[len(units)-1].last = true
+		from = to
+	}
+	return units
+}
+
+// cutStream appends the units of one stream.
+func cutStream(p *Problem, units []unit, order []int32, from, to int, words int32) []unit {
+	x := &p.Transfers[order[from]]
+	loop := hearsItself(x.Source, p.receivers(order[from]))
+	for i := from; i < to; i++ {
+		t := order[i]
 		x := &p.Transfers[t]
-		if !same[i] {
-			loop = hearsItself(x.Source, p.receivers(t))
-			if len(units) > 0 {
-				units[len(units)-1].last = true
-			}
-		}
 		width := p.width(t)
-		if !same[i] || loop || width == 64 || units[len(units)-1].width != width || units[len(units)-1].words+x.Words > words {
+		last := len(units) - 1
+		if i == from || loop || width == 64 || units[last].width != width || units[last].words >= words || units[last].words+x.Words > words+words/4 {
 			units = append(units, unit{source: x.Source, from: int32(i), first: x.First, count: x.Count, width: width})
+			last++
 		}
-		u := &units[len(units)-1]
+		u := &units[last]
 		u.to = int32(i + 1)
 		u.words += x.Words
 		u.elements |= p.reads(t)
 		if loop {
 			u.half = p.halved(t)
 		}
-	}
-	if len(units) > 0 {
-		units[len(units)-1].last = true
 	}
 	return units
 }

@@ -5,11 +5,36 @@ type eventSet []uint64
 
 // either reports whether the set has event e or e+1. Negative events are never
 // in a set.
-func (s eventSet) either(e int32) bool { return s.has(e) || s.has(e+1) }
+func (s eventSet) either(e int32) bool {
+	i, shift := int(e>>6), uint(e&63)
+	if uint(i) >= uint(len(s)) || shift == 63 {
+		return s.has(e) || s.has(e+1)
+	}
+	return s[i]>>shift&3 != 0
+}
 
 func (s eventSet) has(e int32) bool {
 	i := int(e >> 6)
 	return uint(i) < uint(len(s)) && s[i]>>(e&63)&1 != 0
+}
+
+// clear returns a bit for each of the 64 events from e on: set where the set has
+// neither that event nor the next.
+func (s eventSet) clear(e int32) uint64 {
+	a, b := s.word(e), s.word(e+1)
+	return ^(a | b)
+}
+
+// word returns the bits of the 64 events from e on.
+func (s eventSet) word(e int32) uint64 {
+	i, shift := int(e>>6), uint(e&63)
+	if i+1 < len(s) {
+		return s[i]>>shift | s[i+1]<<(64-shift)
+	}
+	if i < len(s) {
+		return s[i] >> shift
+	}
+	return 0
 }
 
 func (s *eventSet) set(e int32) {

@@ -21,9 +21,9 @@ func solveWide(t *testing.T, p *Problem) (*Schedule, *Rows, int) {
 	if !any {
 		return nil, nil, 0
 	}
-	l := newLister(p, order, units)
-	l.soonest(units)
-	s := l.schedule()
+	g := newSoonest(p, order, units)
+	g.run()
+	s := g.schedule()
 	rows, err := Encode(p, s)
 	if err != nil {
 		t.Fatal(err)
