@@ -49,7 +49,7 @@ func (p *Puller) Close() {
 }
 
 // bellWait is how long a slot waits for the ticket that a bell was about.
-const bellWait = 20 * time.Millisecond
+const bellWait = 50 * time.Millisecond
 
 // Next returns a ticket, or nil after waiting a while for one.
 func (p *Puller) Next(ctx context.Context) (*bus.Ticket, error) {
