@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -125,7 +126,7 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
 		closed = true
 		return farm.Close()
 	}
-	ctx, stop := guard(ctx, farm, state)
+	ctx, stop := guard(ctx, farm.Failed(), state, free)
 	defer func() {
 		if cause := context.Cause(ctx); err != nil && cause != nil {
 			err = cause // of all that failed because of it
@@ -218,26 +219,34 @@ const freeBytes = 4 << 20
 // guard ends a context with a cause when a job cannot go on: a part of the farm
 // ended by itself, or the disk of its state is full. A farm of many hosts would wait
 // for somebody to make room; here nobody is told but by this process.
-func guard(ctx context.Context, farm *local.Farm, state string) (guarded context.Context, stop func()) {
+func guard(ctx context.Context, failed <-chan error, disk string, free func(path string) uint64) (guarded context.Context, stop func()) {
 	guarded, cancel := context.WithCancelCause(ctx)
 	go func() {
-		tick := time.NewTicker(time.Second)
+		tick := time.NewTicker(500 * time.Millisecond)
 		defer tick.Stop()
 		for {
 			select {
 			case <-guarded.Done():
 				return
-			case err := <-farm.Failed():
-				cancel(fmt.Errorf("farm: a part ended by itself: %w", err))
+			case err := <-failed:
+				cancel(fmt.Errorf("farm: a part of it ended: %w", err))
 			case <-tick.C:
-				var disk syscall.Statfs_t
-				if syscall.Statfs(state, &disk) == nil && disk.Bavail*uint64(disk.Bsize) < freeBytes {
-					cancel(fmt.Errorf("the disk of the farm's state in %s is full: %d bytes are free, at least %d are needed", state, disk.Bavail*uint64(disk.Bsize), freeBytes))
+				if n := free(disk); n < freeBytes {
+					cancel(fmt.Errorf("the disk of the farm's state in %s is full: %d bytes are free, at least %d are needed", disk, n, freeBytes))
 				}
 			}
 		}
 	}()
 	return guarded, func() { cancel(nil) }
+}
+
+// free is the room on the disk of a folder.
+func free(path string) uint64 {
+	var s syscall.Statfs_t
+	if syscall.Statfs(path, &s) != nil {
+		return math.MaxUint64 // not known to be full
+	}
+	return s.Bavail * uint64(s.Bsize)
 }
 
 func orElse(s, other string) string {
