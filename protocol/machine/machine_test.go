@@ -45,7 +45,7 @@ func TestRouteVectors(t *testing.T) {
 	}
 	// 736->100: the pointer delay of the published row is 59 events; its 52-word
 	// timing is known to be one event early.
-	if d := Physical(100); Row(d) != 4 || 0x61D00000>>19&0x7F+1 != PointerLag(d)-1 {
+	if d := Physical(100); Row(d) != 4 || PointerLag(d)-1 != 0x61D00000>>19&0x7F+1 {
 		t.Errorf("logical 100: row %d, pointer lag %d", Row(d), PointerLag(d))
 	}
 	// Multicast 0->{274,1286}: the smallest natural start is 23.
