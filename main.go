@@ -19,7 +19,9 @@ import (
 	"ipufarm/compiler/kernel/kernelcmd"
 	"ipufarm/compiler/place/placecmd"
 	"ipufarm/deploy/local/runcmd"
+	"ipufarm/protocol/numeric/numericcmd"
 	"ipufarm/protocol/profile/profilecmd"
+	"ipufarm/protocol/profile/sdk/sdkcmd"
 	"ipufarm/protocol/program/programcmd"
 	"ipufarm/worker"
 )
@@ -44,7 +46,8 @@ func run(args []string) int {
 	exchange, place := exchangecmd.Command(), placecmd.Command()
 	exchange.AddCommand(capturecmd.Exchange())
 	place.AddCommand(capturecmd.Place())
-	root.AddCommand(runcmd.Command(), programcmd.Command(), profilecmd.Command(), exchange, place, kernelcmd.Command(), stage)
+	root.AddCommand(runcmd.Command(), programcmd.Command(), profilecmd.Command(), exchange, place, kernelcmd.Command(),
+		numericcmd.Command(), sdkcmd.Command(), stage)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	var exit *runcmd.ExitError

@@ -158,6 +158,43 @@ func explain(t *testing.T, p *program.Package, r *device.Result) {
 	}
 }
 
+// The other workloads: results with GELU in whole rows, inputs that several GEMMs
+// read, batches of matrices.
+func TestOtherWorkloadsOnTheDevice(t *testing.T) {
+	for name, change := range map[string]func(*workload.Options){
+		"mlp-smoke":          func(o *workload.Options) {},
+		"gemm-smoke":         func(o *workload.Options) {},
+		"batched-gemm-smoke": func(o *workload.Options) {},
+		"siglip-mlp-benchmark": func(o *workload.Options) {
+			o.MLP = workload.MLPOptions{Batch: 1, Tokens: 33, Dim: 128, Hidden: 304, Blocks: 2}
+		},
+		"siglip-attention-benchmark": func(o *workload.Options) {
+			o.Attention = workload.AttentionOptions{Batch: 1, Heads: 1, Blocks: 1, Project: true}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSubject(t, 64, func(o *workload.Options) {
+				o.Workload, o.Small = name, false
+				change(o)
+			})
+			list, err := plan.Search(s.model, plan.Options{Tiles: s.spec.Tiles, Finalists: 2}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range list {
+				r, k, p, report := s.run(t, &list[i])
+				if report.MaxAbs > 0.01 || report.NonFinite > 0 {
+					t.Errorf("finalist %d (%s): %v, want at most 0.01", i, list[i].Family, report)
+				}
+				if int64(r.Cycles) != k.Exact.Cycles {
+					t.Errorf("finalist %d (%s): the device took %d modelled cycles, the compiler says %d", i, list[i].Family, r.Cycles, k.Exact.Cycles)
+					explain(t, p, r)
+				}
+			}
+		})
+	}
+}
+
 // Recipes that no planner would choose must still be lowered right: random grids,
 // score layouts and first tiles. A failure prints the seed.
 func TestRandomRecipesOnTheDevice(t *testing.T) {

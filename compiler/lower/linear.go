@@ -412,7 +412,7 @@ func (l *lowering) scatter(name string, parts []*Tensor, add *bias, gelu, pairs 
 }
 
 // finishRows gathers all partials of whole rows on their owners, reduces them
-// there and adds bias, positions and residual.
+// there and adds bias, GELU, positions and residual, in this order.
 func (l *lowering) finishRows(n *Linear, o Owners, parts []*Tensor, cols int) error {
 	slot := exchangeSlot(parts...)
 	op := l.operation(n.Out.Name, "rows")
@@ -455,6 +455,10 @@ func (l *lowering) finishRows(n *Linear, o Owners, parts []*Tensor, cols int) er
 		b = l.rowsLike(x.f16, out, slot, op)
 		flags |= program.ReduceAddB
 	}
+	// GELU comes before positions and residual, which then need a kernel of their own.
+	if n.GELU {
+		flags = flags&^program.ReduceAddB | program.ReduceGELU
+	}
 	// Row by row, so that one row of the bias serves all rows of an owner.
 	for i := range out.Blocks {
 		tile, bytes := out.Tiles[i][0], out.Blocks[i].Bytes(out.Form)
@@ -465,10 +469,13 @@ func (l *lowering) finishRows(n *Linear, o Owners, parts []*Tensor, cols int) er
 			if a != nil {
 				args[7] = a[tile]
 			}
-			if b != nil {
+			if b != nil && !n.GELU {
 				args[8] = row(b.Places[i][0])
 			}
 			l.call(slot+1, tile, op, program.KernelReduce, args...)
+		}
+		if b != nil && n.GELU {
+			l.call(slot+1, tile, op, program.KernelAdd, out.Places[i][0], b.Places[i][0], out.Places[i][0], Imm(out.Blocks[i].Rows*width))
 		}
 	}
 	l.values[n.Out] = &activation{f16: out}

@@ -170,6 +170,10 @@ func forms(g *graph.Value) (left, right layout.Form) {
 // operand is a value in the precision of a GEMM, wherever it lies.
 func (l *lowering) operand(v, gemm *graph.Value) (*Tensor, error) {
 	a := l.values[v]
+	if a == nil && v.Op == graph.Input {
+		a = &activation{f16: l.inputRows(v)}
+		l.values[v] = a
+	}
 	if a == nil {
 		return nil, fmt.Errorf("lower: %s reads %s before a step makes it", gemm.Name, v.Name)
 	}
@@ -189,6 +193,27 @@ func (l *lowering) operand(v, gemm *graph.Value) (*Tensor, error) {
 		}
 	}
 	return a.f8, nil
+}
+
+// inputRows delivers an input in whole rows, as many on each tile as it takes, for
+// readers that are not a single GEMM.
+func (l *lowering) inputRows(v *graph.Value) *Tensor {
+	width := int32(v.Width())
+	stride := (width + 31) &^ 31
+	rows := rowsOf(v)
+	per := (rows + l.p.Tiles - 1) / l.p.Tiles
+	t := &Tensor{Rows: int32(rows), Cols: stride, Form: layout.Rows16}
+	for i, r := 0, 0; r < rows; i, r = i+1, r+per {
+		t.add(layout.NewBlock(t.Form, layout.Rect{R0: int32(r), R1: int32(min(r+per, rows)), C1: stride}), int32(i))
+	}
+	l.place(t, 8, 0, place.Standard)
+	l.host(t, v, 0, func(r, c int32) int {
+		if c >= width {
+			return -1
+		}
+		return int(r)*int(width) + int(c)
+	})
+	return t
 }
 
 // span is memory of one tile that holds consecutive blocks of a tensor.

@@ -431,14 +431,14 @@ func normaliseCycles(rows, cols int) int64 {
 
 // classesOf groups the steps that must choose alike: those of equal shape.
 func classesOf(m *lower.Model) [][]int {
-	index := map[string]int{}
+	index, whole := map[string]int{}, m.WholeRows()
 	var out [][]int
 	for i, s := range m.Steps {
 		var key string
 		switch {
 		case s.Linear != nil:
 			n := s.Linear
-			key = fmt.Sprint("linear", n.GEMM.Shape, n.Weight.Shape, n.GELU, n.Residual != nil, n.Position != nil, n.In.Op)
+			key = fmt.Sprint("linear", n.GEMM.Shape, n.Weight.Shape, n.GELU, n.Residual != nil, n.Position != nil, n.In.Op, whole[n.Out])
 		case s.Attend != nil:
 			a := s.Attend
 			key = fmt.Sprint("attend", a.Batch, a.Heads, a.Queries, a.Keys, a.Width, a.Q.In.Op)
