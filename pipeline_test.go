@@ -213,7 +213,7 @@ func TestRandomRecipesOnTheDevice(t *testing.T) {
 		i := int(seed) % len(subjects)
 		s := subjects[i]
 		rng := rand.New(rand.NewPCG(seed, 1))
-		r := randomRecipe(rng, s)
+		r := lower.RandomRecipe(rng, s.model, s.spec.Tiles)
 		if err := r.Check(s.model); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
@@ -231,47 +231,4 @@ func TestRandomRecipesOnTheDevice(t *testing.T) {
 			explain(t, p, res)
 		}
 	}
-}
-
-func randomRecipe(rng *rand.Rand, s *subject) lower.Recipe {
-	tiles := s.spec.Tiles
-	grid := func(rows, panels, inner, multiple int) *lower.Grid {
-		for {
-			g := lower.Grid{M: 1 + rng.IntN(min(rows, 8)), N: multiple * (1 + rng.IntN(min(panels/multiple, 12))), K: 1 + rng.IntN(min(inner, 6)), Base: rng.IntN(tiles), Moved: rng.IntN(2) == 0}
-			if g.Size() <= tiles {
-				return &g
-			}
-		}
-	}
-	r := lower.Recipe{Family: "random", Tiles: tiles, Steps: make([]lower.Choice, len(s.model.Steps))}
-	whole := s.model.WholeRows()
-	for i, step := range s.model.Steps {
-		c := &r.Steps[i]
-		inner := func(n *lower.Linear) int {
-			if n.GEMM.Precision == graph.F8 {
-				return (n.Weight.Shape[0] + 31) / 32
-			}
-			return (n.Weight.Shape[0] + 15) / 16
-		}
-		rows := func(n *lower.Linear) int { return n.GEMM.Elements() / n.GEMM.Width() }
-		if step.Norm != nil {
-			c.Packed = rng.IntN(2) == 0
-		}
-		if n := step.Linear; n != nil {
-			unit := n.ColumnUnit(whole[n.Out])
-			c.Grid = grid(rows(n), (n.To-n.From+unit-1)/unit, inner(n), 1)
-			per := max(1+rng.IntN(3), (rows(n)+tiles-1)/tiles)
-			c.Owners = &lower.Owners{PerTile: per, Base: rng.IntN(tiles), Stride: 1}
-		}
-		if a := step.Attend; a != nil {
-			width, keys := (a.Width+15)/16, (a.Keys+15)/16
-			c.Q = grid(rows(a.Q), a.Heads*width, inner(a.Q), 1)
-			c.K = grid(rows(a.K), a.Heads*width, inner(a.K), 1)
-			c.V = grid(a.Heads*width*16, a.Batch*keys, inner(a.V), a.Batch)
-			c.Attend = &lower.Scores{QM: 1 + rng.IntN(min(a.Queries, 4)), QN: 1 + rng.IntN(keys), Softmax: 1 + rng.IntN(min(a.Queries, 6)),
-				PM: 1 + rng.IntN(min(a.Queries, 3)), PN: 1 + rng.IntN(width), PK: 1 + rng.IntN(keys),
-				ScoreBase: rng.IntN(tiles), SoftmaxBase: rng.IntN(tiles), ValueBase: rng.IntN(tiles)}
-		}
-	}
-	return r
 }

@@ -93,7 +93,8 @@ func Finish(ctx context.Context, m *lower.Model, f *plan.Finalist, progress func
 		}
 		if reservation(int64(c.Exact.TableBytesMax)+int64(commands)) <= reserved {
 			c.Reserved = reserved
-			c.Exact.SRAMBytesPeak = peak(p) + int32(reserved) + machine.SupportSize
+			live, _ := p.Live()
+			c.Exact.SRAMBytesPeak = live + int32(reserved) + machine.SupportSize
 			return c, nil
 		}
 		reserved = max(reserved+machine.Element0Size, reservation(int64(c.Exact.TableBytesMax)+int64(commands)))
@@ -370,30 +371,6 @@ func exact(p *lower.Program, schedules []*exchange.Schedule) Exact {
 	e.Cycles, e.Compute, e.Exchange = clocks[last].now, clocks[last].compute, clocks[last].exchange
 	e.Synchronization = e.Cycles - e.Compute - e.Exchange
 	return e
-}
-
-// peak is the largest sum of live buffer bytes of a tile.
-func peak(p *lower.Program) int32 {
-	slots := int(p.Slots) + 2
-	change := make([]int32, p.Tiles*slots)
-	for i := range p.Buffers {
-		b := &p.Buffers[i]
-		if b.Last < b.First {
-			continue
-		}
-		first, last := max(int(b.First), 0), min(int(b.Last), slots-2)
-		change[int(b.Tile)*slots+first] += b.Bytes
-		change[int(b.Tile)*slots+last+1] -= b.Bytes
-	}
-	most := int32(0)
-	for t := range p.Tiles {
-		live := int32(0)
-		for _, d := range change[t*slots:][:slots] {
-			live += d
-			most = max(most, live)
-		}
-	}
-	return most
 }
 
 // refused turns the typed failures of placement and scheduling into a refusal that

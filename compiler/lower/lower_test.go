@@ -25,44 +25,6 @@ func modelOf(t testing.TB, change func(*workload.Options)) *Model {
 	return m
 }
 
-// randomRecipe decides every step at random, within what Check accepts.
-func randomRecipe(rng *rand.Rand, m *Model, tiles int) Recipe {
-	whole := m.WholeRows()
-	grid := func(rows, panels, inner, multiple int) *Grid {
-		for {
-			g := Grid{M: 1 + rng.IntN(min(rows, 6)), N: multiple * (1 + rng.IntN(min(panels/multiple, 10))), K: 1 + rng.IntN(min(inner, 5)),
-				Base: rng.IntN(tiles), Moved: rng.IntN(2) == 0}
-			if g.Size() <= tiles {
-				return &g
-			}
-		}
-	}
-	inner := func(n *Linear) int { return (n.Weight.Shape[0] + int(grainOf(n.GEMM)) - 1) / int(grainOf(n.GEMM)) }
-	r := Recipe{Family: "random", Tiles: tiles, Steps: make([]Choice, len(m.Steps))}
-	for i := range m.Steps {
-		c := &r.Steps[i]
-		switch s := &m.Steps[i]; {
-		case s.Norm != nil:
-			c.Packed = rng.IntN(2) == 0
-		case s.Linear != nil:
-			n := s.Linear
-			unit := n.ColumnUnit(whole[n.Out])
-			c.Grid = grid(rowsOf(n.GEMM), (n.To-n.From+unit-1)/unit, inner(n), 1)
-			c.Owners = &Owners{PerTile: 1 + rng.IntN(3), Base: rng.IntN(tiles), Stride: 1}
-		default:
-			a := s.Attend
-			width, keys := pad16(a.Width)/16, pad16(a.Keys)/16
-			c.Q = grid(rowsOf(a.Q.GEMM), a.Heads*width, inner(a.Q), 1)
-			c.K = grid(rowsOf(a.K.GEMM), a.Heads*width, inner(a.K), 1)
-			c.V = grid(a.Heads*width*16, a.Batch*keys, inner(a.V), a.Batch)
-			c.Attend = &Scores{QM: 1 + rng.IntN(min(a.Queries, 3)), QN: 1 + rng.IntN(keys), Softmax: 1 + rng.IntN(min(a.Queries, 4)),
-				PM: 1 + rng.IntN(min(a.Queries, 3)), PN: 1 + rng.IntN(width), PK: 1 + rng.IntN(keys),
-				ScoreBase: rng.IntN(tiles), SoftmaxBase: rng.IntN(tiles), ValueBase: rng.IntN(tiles)}
-		}
-	}
-	return r
-}
-
 // A sketch counts, piece by piece, what lowering writes down transfer by transfer:
 // the same words on every tile in every phase, the same cycles in every segment.
 func TestSketchCountsWhatLoweringDoes(t *testing.T) {
@@ -75,7 +37,7 @@ func TestSketchCountsWhatLoweringDoes(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		m := models[int(seed)%len(models)]
-		r := randomRecipe(rng, m, tiles)
+		r := RandomRecipe(rng, m, tiles)
 		if err := r.Check(m); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
@@ -132,7 +94,7 @@ func TestSketchCountsWhatLoweringDoes(t *testing.T) {
 func TestTransfersStayInLiveBuffers(t *testing.T) {
 	m := modelOf(t, func(o *workload.Options) { s := -4; o.FP8, o.ImageSize, o.FuseQKV = &s, 42, true })
 	for seed := range uint64(10) {
-		r := randomRecipe(rand.New(rand.NewPCG(seed, 8)), m, 64)
+		r := RandomRecipe(rand.New(rand.NewPCG(seed, 8)), m, 64)
 		p, err := Lower(m, &r)
 		if err != nil {
 			t.Fatal(err)
@@ -219,7 +181,7 @@ func TestStepsOfTheVisionModel(t *testing.T) {
 
 func BenchmarkSketch(b *testing.B) {
 	m := modelOf(b, func(o *workload.Options) { o.ImageSize = 70 })
-	r := randomRecipe(rand.New(rand.NewPCG(1, 1)), m, 64)
+	r := RandomRecipe(rand.New(rand.NewPCG(1, 1)), m, 64)
 	for b.Loop() {
 		if _, err := NewSketch(m, &r); err != nil {
 			b.Fatal(err)
@@ -229,7 +191,7 @@ func BenchmarkSketch(b *testing.B) {
 
 func BenchmarkLower(b *testing.B) {
 	m := modelOf(b, func(o *workload.Options) { o.ImageSize = 70 })
-	r := randomRecipe(rand.New(rand.NewPCG(1, 1)), m, 64)
+	r := RandomRecipe(rand.New(rand.NewPCG(1, 1)), m, 64)
 	for b.Loop() {
 		if _, err := Lower(m, &r); err != nil {
 			b.Fatal(err)

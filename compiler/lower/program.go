@@ -32,6 +32,32 @@ type Program struct {
 	Slots      int32 // number of slots; the program ends in a compute slot
 }
 
+// Live returns the largest sums of live buffer bytes over tiles and slots: of all
+// buffers, and of those that must lie in region 1.
+func (p *Program) Live() (all, interleaved int32) {
+	slots := int(p.Slots) + 2
+	change := make([]int32, p.Tiles*slots*2) // by tile, class and slot
+	for i := range p.Buffers {
+		b := &p.Buffers[i]
+		if b.Last < b.First {
+			continue
+		}
+		first, last := max(int(b.First), 0), min(int(b.Last), slots-2)
+		at := (int(b.Tile)*2 + int(b.Class)) * slots
+		change[at+first] += b.Bytes
+		change[at+last+1] -= b.Bytes
+	}
+	for t := range p.Tiles {
+		var s, x int32
+		for i := range slots {
+			s += change[t*2*slots+i]
+			x += change[(t*2+1)*slots+i]
+			all, interleaved = max(all, s+x), max(interleaved, x)
+		}
+	}
+	return all, interleaved
+}
+
 // Operation names what a call or transfer is for.
 type Operation struct {
 	Name string

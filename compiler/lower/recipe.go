@@ -3,6 +3,7 @@ package lower
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 
 	"ipufarm/compiler/graph"
 	"ipufarm/protocol/machine"
@@ -152,4 +153,43 @@ type Scores struct {
 	ScoreBase   int `json:"score_base,omitempty"`
 	SoftmaxBase int `json:"softmax_base,omitempty"`
 	ValueBase   int `json:"value_base,omitempty"`
+}
+
+// RandomRecipe decides every step at random, within what Check accepts: lowering has
+// to be right for recipes that no planner would choose, too.
+func RandomRecipe(rng *rand.Rand, m *Model, tiles int) Recipe {
+	whole := m.WholeRows()
+	grid := func(rows, panels, inner, multiple int) *Grid {
+		for {
+			g := Grid{M: 1 + rng.IntN(min(rows, 6)), N: multiple * (1 + rng.IntN(min(panels/multiple, 10))), K: 1 + rng.IntN(min(inner, 5)),
+				Base: rng.IntN(tiles), Moved: rng.IntN(2) == 0}
+			if g.Size() <= tiles {
+				return &g
+			}
+		}
+	}
+	inner := func(n *Linear) int { return (n.Weight.Shape[0] + int(grainOf(n.GEMM)) - 1) / int(grainOf(n.GEMM)) }
+	r := Recipe{Family: "random", Tiles: tiles, Steps: make([]Choice, len(m.Steps))}
+	for i := range m.Steps {
+		c := &r.Steps[i]
+		switch s := &m.Steps[i]; {
+		case s.Norm != nil:
+			c.Packed = rng.IntN(2) == 0
+		case s.Linear != nil:
+			n := s.Linear
+			unit := n.ColumnUnit(whole[n.Out])
+			c.Grid = grid(rowsOf(n.GEMM), (n.To-n.From+unit-1)/unit, inner(n), 1)
+			c.Owners = &Owners{PerTile: 1 + rng.IntN(3), Base: rng.IntN(tiles), Stride: 1}
+		default:
+			a := s.Attend
+			width, keys := pad16(a.Width)/16, pad16(a.Keys)/16
+			c.Q = grid(rowsOf(a.Q.GEMM), a.Heads*width, inner(a.Q), 1)
+			c.K = grid(rowsOf(a.K.GEMM), a.Heads*width, inner(a.K), 1)
+			c.V = grid(a.Heads*width*16, a.Batch*keys, inner(a.V), a.Batch)
+			c.Attend = &Scores{QM: 1 + rng.IntN(min(a.Queries, 3)), QN: 1 + rng.IntN(keys), Softmax: 1 + rng.IntN(min(a.Queries, 4)),
+				PM: 1 + rng.IntN(min(a.Queries, 3)), PN: 1 + rng.IntN(width), PK: 1 + rng.IntN(keys),
+				ScoreBase: rng.IntN(tiles), SoftmaxBase: rng.IntN(tiles), ValueBase: rng.IntN(tiles)}
+		}
+	}
+	return r
 }

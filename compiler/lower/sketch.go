@@ -14,7 +14,6 @@ type Cost struct {
 	Phases      int
 	Transfers   int64
 	TableBytes  int32 // largest set of rows on a tile
-	Standard    int32 // largest live bytes of a tile that may lie anywhere
 	Interleaved int32 // largest live bytes of a tile that must lie in region 1
 	Live        int32 // largest live bytes of a tile
 }
@@ -124,35 +123,8 @@ func (b *builder) cost() *Cost {
 	}
 	c.Cycles, c.Compute = clock[last], compute[last]
 	c.Exchange = c.Cycles - c.Compute
-	b.live(c)
+	c.Live, c.Interleaved = b.p.Live()
 	return c
-}
-
-// live finds the largest sums of live buffers over tiles and slots.
-func (b *builder) live(c *Cost) {
-	slots := int(b.p.Slots) + 2
-	change := make([]int32, b.p.Tiles*slots*2)
-	for i := range b.p.Buffers {
-		u := &b.p.Buffers[i]
-		if u.Last < u.First {
-			continue
-		}
-		first, last := max(int(u.First), 0), min(int(u.Last), slots-2)
-		at := (int(u.Tile)*2 + int(u.Class)) * slots
-		change[at+first] += u.Bytes
-		change[at+last+1] -= u.Bytes
-	}
-	for t := range b.p.Tiles {
-		standard, interleaved := change[t*2*slots:][:slots], change[(t*2+1)*slots:][:slots]
-		var s, x int32
-		for i := range slots {
-			s += standard[i]
-			x += interleaved[i]
-			c.Standard = max(c.Standard, s)
-			c.Interleaved = max(c.Interleaved, x)
-			c.Live = max(c.Live, s+x)
-		}
-	}
 }
 
 // Fits reports whether the estimate leaves room for placement, tables and commands
