@@ -3,7 +3,9 @@ package runcmd
 import (
 	"fmt"
 	"io"
+	"math"
 	"os"
+	"strconv"
 	"sync/atomic"
 
 	"github.com/vbauerster/mpb/v8"
@@ -52,11 +54,24 @@ func describe(e *protocol.Event) string {
 		if !e.Passed {
 			verdict = "does not agree with"
 		}
-		return fmt.Sprintf("checked: %s modelled cycles, %s the reference (max abs error %.4g)", group(e.Cycles), verdict, e.MaxAbsError)
+		return fmt.Sprintf("checked: %s modelled cycles, %s the reference (max abs error %s)", group(e.Cycles), verdict, errorText(e.MaxAbsError, 4))
 	case protocol.EventFault:
-		return fmt.Sprintf("%s of finalist %d is tried again: %s", e.Kind, e.Candidate, e.Message)
+		task := string(e.Kind)
+		if e.Candidate != protocol.NoCandidate {
+			task = fmt.Sprintf("%s of finalist %d", e.Kind, e.Candidate)
+		}
+		return fmt.Sprintf("%s is tried again: %s", task, e.Message)
 	}
 	return ""
+}
+
+// errorText is an error of outputs with so many digits. JSON has no infinity, so
+// outputs that are not finite have the largest number for an error.
+func errorText(x float64, digits int) string {
+	if x >= math.MaxFloat64 {
+		return "not finite"
+	}
+	return strconv.FormatFloat(x, 'g', digits, 64)
 }
 
 type lines struct{ w io.Writer }

@@ -22,22 +22,26 @@ func events() []*protocol.Event {
 	e := func(kind protocol.EventType, candidate int) *protocol.Event {
 		return &protocol.Event{Type: kind, Candidate: candidate, Family: "rows", Total: 3}
 	}
-	refused, feasible, checked := e(protocol.EventVerdict, 0), e(protocol.EventVerdict, 1), e(protocol.EventChecked, -1)
+	refused, feasible, won, checked := e(protocol.EventVerdict, 0), e(protocol.EventVerdict, 1), e(protocol.EventDecided, 1), e(protocol.EventChecked, -1)
 	refused.Verdict, refused.Constraint, refused.Decided = protocol.Infeasible, "capacity", 1
 	feasible.Verdict, feasible.Cycles, feasible.Decided = protocol.Feasible, 47903, 2
+	won.Cycles = 47903
 	checked.Cycles, checked.Passed, checked.MaxAbsError = 47903, true, 0.00293
 	progress := e(protocol.EventProgress, -1)
 	progress.Kind, progress.Message = protocol.KindPlan, "12 recipes priced"
 	return []*protocol.Event{
 		e(protocol.EventSubmitted, -1), progress, e(protocol.EventPlanned, -1), e(protocol.EventReference, -1), e(protocol.EventStarting, 0),
-		refused, feasible, e(protocol.EventPruned, 2), e(protocol.EventDecided, 1), e(protocol.EventRunning, 1), checked, e(protocol.EventFinished, -1),
+		refused, feasible, e(protocol.EventPruned, 2), won, e(protocol.EventRunning, 1), checked, e(protocol.EventFinished, -1),
 	}
 }
 
 func TestLines(t *testing.T) {
 	var out bytes.Buffer
 	p := newProgress(&out) // not a terminal
-	for _, e := range events() {
+	plan, schedule := &protocol.Event{Type: protocol.EventFault, Kind: protocol.KindPlan, Candidate: protocol.NoCandidate, Message: "the child died"},
+		&protocol.Event{Type: protocol.EventFault, Kind: protocol.KindSchedule, Candidate: 0, Message: "no memory"}
+	infinite := &protocol.Event{Type: protocol.EventChecked, Cycles: 5, MaxAbsError: math.MaxFloat64}
+	for _, e := range append(events(), plan, schedule, infinite) {
 		p.event(e)
 	}
 	p.end()
@@ -45,9 +49,12 @@ func TestLines(t *testing.T) {
 reference evaluated
 decided 1 of 3: finalist 0 (rows) infeasible: capacity
 decided 2 of 3: finalist 1 (rows) feasible, 47,903 modelled cycles
-winner: finalist 1 (rows), 0 modelled cycles
+winner: finalist 1 (rows), 47,903 modelled cycles
 running
 checked: 47,903 modelled cycles, agrees with the reference (max abs error 0.00293)
+plan is tried again: the child died
+schedule of finalist 0 is tried again: no memory
+checked: 5 modelled cycles, does not agree with the reference (max abs error not finite)
 `
 	if out.String() != want {
 		t.Errorf("got\n%swant\n%s", out.String(), want)

@@ -262,7 +262,7 @@ func worst(r *protocol.RunReport) string {
 			return o.Name + ": " + o.Message
 		}
 	}
-	return fmt.Sprintf("max abs error %g", r.MaxAbsError)
+	return "max abs error " + errorText(r.MaxAbsError, 6)
 }
 
 // slug names the folder of a spec's results.
@@ -360,7 +360,7 @@ func fetch(ctx context.Context, farm *local.Farm, r *protocol.JobReport, out fil
 			{Name: "modelled cycles", Value: group(s.Cycles)},
 			{Name: "family", Value: s.WinnerFamily},
 			{Name: "package", Value: s.PackageSHA256},
-			{Name: "reference", Value: fmt.Sprintf("max abs error %.4g", s.MaxAbsError)},
+			{Name: "reference", Value: "max abs error " + errorText(s.MaxAbsError, 4)},
 		}})
 	})
 }

@@ -217,7 +217,7 @@ func (s *summary) print(out io.Writer, f files) error {
 	fmt.Fprintf(w, "phases, transfers\t%d, %s\n", s.Phases, group(uint64(s.Transfers)))
 	fmt.Fprintf(w, "table bytes\t%s\ton the fullest tile\n", group(uint64(s.TableBytesMax)))
 	fmt.Fprintf(w, "SRAM bytes\t%s\tpeak of the fullest tile\n", group(uint64(s.SRAMBytesPeak)))
-	fmt.Fprintf(w, "reference\t%s\tmax abs error %.6g (atol %g, rtol %g)\n", verdict, s.MaxAbsError, s.Tolerance.Atol, s.Tolerance.Rtol)
+	fmt.Fprintf(w, "reference\t%s\tmax abs error %s (atol %g, rtol %g)\n", verdict, errorText(s.MaxAbsError, 6), s.Tolerance.Atol, s.Tolerance.Rtol)
 	var stages []string
 	for _, name := range []string{"plan", "schedule", "validate", "reference", "run", "total"} {
 		stages = append(stages, fmt.Sprintf("%s %.2f", name, s.StageSeconds[name]))
