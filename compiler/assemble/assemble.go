@@ -14,7 +14,6 @@ import (
 
 	"ipufarm/compiler/exchange"
 	"ipufarm/compiler/graph"
-	"ipufarm/compiler/layout"
 	"ipufarm/compiler/lower"
 	"ipufarm/protocol/machine"
 	"ipufarm/protocol/numeric"
@@ -260,24 +259,68 @@ func blockBytes(h *lower.HostBlock, data []uint16) []byte {
 	return out
 }
 
-// output binds the result: rows of its blocks, in the order of the logical tensor.
+// output binds the result: the runs of its blocks that are contiguous in the
+// logical tensor, too.
 func output(p *Placed, v *graph.Value) program.Binding {
 	t := p.Program.Output
 	b := program.Binding{Name: v.Name, DType: "f16"}
 	for _, d := range v.Shape {
 		b.Shape = append(b.Shape, uint32(d))
 	}
-	width := int32(v.Width())
+	index := outputIndex(t, v)
 	for i := range t.Blocks {
 		blk := &t.Blocks[i]
-		tile := uint32(machine.Physical(int(t.Tiles[i][0])))
-		whole := layout.Block{Rect: layout.Rect{R0: blk.R0, R1: blk.R1, C1: width}, Rows: blk.R1 - blk.R0, Cols: width}
-		layout.Runs(t.Form, blk, layout.Rows16, &whole, func(from, to, bytes int32) {
-			b.Slices = append(b.Slices, program.RegionSlice{
-				Tile: tile, TileAddress: p.Address(t.Places[i][0]) + uint32(from),
-				FileOffset: uint64(blk.R0)*uint64(width)*2 + uint64(to), Size: uint64(bytes),
-			})
-		})
+		tile, at := uint32(machine.Physical(int(t.Tiles[i][0]))), p.Address(t.Places[i][0])
+		var run program.RegionSlice
+		flush := func() {
+			if run.Size > 0 {
+				b.Slices = append(b.Slices, run)
+			}
+			run.Size = 0
+		}
+		for r := blk.R0; r < blk.R1; r++ {
+			for c := blk.C0; c < blk.C1; c++ {
+				to := index(r, c)
+				if to < 0 {
+					continue
+				}
+				address, offset := at+uint32(blk.Offset(t.Form, r, c)), uint64(to)*2
+				if run.Size > 0 && (run.TileAddress+uint32(run.Size) != address || run.FileOffset+run.Size != offset) {
+					flush()
+				}
+				if run.Size == 0 {
+					run = program.RegionSlice{Tile: tile, TileAddress: address, FileOffset: offset}
+				}
+				run.Size += 2
+			}
+		}
+		flush()
 	}
 	return b
+}
+
+// outputIndex maps a row and column of the result's matrix to the element of the
+// logical tensor, -1 for padding: rows of tokens, or heads side by side that the
+// graph keeps apart.
+func outputIndex(t *lower.Tensor, v *graph.Value) func(r, c int32) int {
+	width := v.Width()
+	if len(v.Shape) == 4 {
+		heads, tokens := v.Shape[1], v.Shape[2]
+		return func(r, c int32) int {
+			if c = t.Columns[c]; c < 0 {
+				return -1
+			}
+			head, w := int(c)/width, int(c)%width
+			return ((int(r)/tokens*heads+head)*tokens+int(r)%tokens)*width + w
+		}
+	}
+	return func(r, c int32) int {
+		if t.Columns != nil {
+			c = t.Columns[c]
+		}
+		if c < 0 || int(c) >= width {
+			return -1
+		}
+		return int(r)*width + int(c)
+	}
 }

@@ -16,17 +16,7 @@ import (
 // activations: its native output panels are the coefficient panels of the second
 // product, and nothing has to be packed.
 func (l *lowering) attend(a *Attend, c *Choice) error {
-	k, slot, err := l.projection(a.K, a, *c.K, 0)
-	if err != nil {
-		return err
-	}
-	// Queries of a parameter (a learned probe) depend on nothing: they are made
-	// beside the keys, not at the start, where their tiles may be busy.
-	q, _, err := l.projection(a.Q, a, *c.Q, slot)
-	if err != nil {
-		return err
-	}
-	v, err := l.transposed(a.V, a, *c.V)
+	q, k, v, err := l.operands(a, c)
 	if err != nil {
 		return err
 	}
@@ -34,6 +24,66 @@ func (l *lowering) attend(a *Attend, c *Choice) error {
 	p, sums := l.softmax(a, c.Attend, s)
 	l.values[a.Out] = &activation{f16: l.weighted(a, c.Attend, p, sums, v)}
 	return nil
+}
+
+// operands makes Q and K, rows by padded heads, and V transposed.
+func (l *lowering) operands(a *Attend, c *Choice) (q, k, v *Tensor, err error) {
+	if a.Given != nil {
+		return l.given(a, 0, a.Queries), l.given(a, 1, a.Keys), l.givenTransposed(a), nil
+	}
+	k, slot, err := l.projection(a.K, a, *c.K, 0)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	// Queries of a parameter (a learned probe) depend on nothing: they are made
+	// beside the keys, not at the start, where their tiles may be busy.
+	q, _, err = l.projection(a.Q, a, *c.Q, slot)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	v, err = l.transposed(a.V, a, *c.V)
+	return q, k, v, err
+}
+
+// given delivers Q or K as the host has them, a head of an image and up to 64 rows
+// on a tile.
+func (l *lowering) given(a *Attend, operand, tokens int) *Tensor {
+	width := int32(pad16(a.Width))
+	t := &Tensor{Rows: int32(a.Batch * tokens), Cols: int32(a.Heads) * width, Form: layout.Left16}
+	a.streams(func(_, image, head int) {
+		for r := 0; r < tokens; r += 64 {
+			t.add(layout.NewBlock(t.Form, layout.Rect{R0: int32(image*tokens + r), R1: int32(image*tokens + min(r+64, tokens)),
+				C0: int32(head) * width, C1: int32(head+1) * width}), int32(len(t.Blocks)%l.p.Tiles))
+		}
+	})
+	l.place(t, 8, 0, place.Standard)
+	l.host(t, a.Given[operand], 0, func(r, c int32) int {
+		head, w := int(c/width), int(c%width)
+		if w >= a.Width {
+			return -1
+		}
+		return ((int(r)/tokens*a.Heads+head)*tokens+int(r)%tokens)*a.Width + w
+	})
+	return t
+}
+
+// givenTransposed delivers V as channels by keys, a head of an image on a tile.
+func (l *lowering) givenTransposed(a *Attend) *Tensor {
+	width, keys := int32(pad16(a.Width)), int32(pad16(a.Keys))
+	t := &Tensor{Rows: int32(a.Heads) * width, Cols: int32(a.Batch) * keys, Form: layout.Left16}
+	a.streams(func(s, image, head int) {
+		t.add(layout.NewBlock(t.Form, layout.Rect{R0: int32(head) * width, R1: int32(head+1) * width,
+			C0: int32(image) * keys, C1: int32(image+1) * keys}), int32(s%l.p.Tiles))
+	})
+	l.place(t, 8, 0, place.Standard)
+	l.host(t, a.Given[2], 0, func(r, c int32) int {
+		head, w, image, token := int(r/width), int(r%width), int(c/keys), int(c%keys)
+		if w >= a.Width || token >= a.Keys {
+			return -1
+		}
+		return ((image*a.Heads+head)*a.Keys+token)*a.Width + w
+	})
+	return t
 }
 
 func pad16(n int) int { return (n + 15) &^ 15 }

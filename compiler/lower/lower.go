@@ -140,7 +140,7 @@ func (l *lowering) step(s *Step, c *Choice) error {
 		}
 		return l.linear(s.Linear, c)
 	case s.Attend != nil:
-		if c.Q == nil || c.K == nil || c.V == nil || c.Attend == nil {
+		if c.Attend == nil || s.Attend.Given == nil && (c.Q == nil || c.K == nil || c.V == nil) {
 			return missing(s.Attend.Out.Name, "projection grids and score layout")
 		}
 		return l.attend(s.Attend, c)

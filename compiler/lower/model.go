@@ -36,10 +36,12 @@ type Norm struct {
 	In, Gamma, Beta, Out *graph.Value
 }
 
-// Attend is attention with the projections of its three operands. The result is
-// the heads side by side, as after the graph's merge.
+// Attend is attention with the projections of its three operands, or of operands
+// that the host gives as heads (Given). The result is the heads side by side, as
+// after the graph's merge.
 type Attend struct {
 	Q, K, V       *Linear
+	Given         *[3]*graph.Value // q, k, v; the projections are nil then
 	Batch         int
 	Heads         int
 	Queries, Keys int
@@ -169,8 +171,14 @@ func (x *extraction) isProjection(l *Linear) bool {
 func (x *extraction) attention(v *graph.Value) (*Attend, error) {
 	q, k := v.Inputs[0].Shape, v.Inputs[1].Shape
 	a := &Attend{Batch: q[0], Heads: q[1], Queries: q[2], Keys: k[2], Width: q[3], Attention: v, Out: v}
+	if given := [3]*graph.Value(v.Inputs); given[0].Op == graph.Input && given[1].Op == graph.Input && given[2].Op == graph.Input {
+		a.Given = &given
+	}
 	for i, p := range []**Linear{&a.Q, &a.K, &a.V} {
 		h := v.Inputs[i]
+		if a.Given != nil {
+			break
+		}
 		if h.Op != graph.SplitHeads {
 			return nil, fmt.Errorf("lower: operand %s of attention %s is a %s, want a head view of a projection", h.Name, v.Name, h.Op)
 		}
@@ -191,7 +199,7 @@ func (x *extraction) attention(v *graph.Value) (*Attend, error) {
 	if u := x.only(v); u != nil && u.Op == graph.MergeHeads {
 		x.taken[u] = true
 		a.Out = u
-	} else {
+	} else if v != x.output {
 		return nil, fmt.Errorf("lower: the heads of attention %s are not merged", v.Name)
 	}
 	return a, nil

@@ -67,10 +67,13 @@ func (c *Choice) check(s *Step, tiles int, whole map[*graph.Value]bool) error {
 		return nil
 	}
 	width, keys := pad16(a.Width)/16, pad16(a.Keys)/16
-	err := errors.Join(
-		grid("grid of Q", c.Q, rowsOf(a.Q.GEMM), a.Heads*width, inner(a.Q), 1),
-		grid("grid of K", c.K, rowsOf(a.K.GEMM), a.Heads*width, inner(a.K), 1),
-		grid("grid of V", c.V, a.Heads*width*16, a.Batch*keys, inner(a.V), a.Batch))
+	var err error
+	if a.Given == nil {
+		err = errors.Join(
+			grid("grid of Q", c.Q, rowsOf(a.Q.GEMM), a.Heads*width, inner(a.Q), 1),
+			grid("grid of K", c.K, rowsOf(a.K.GEMM), a.Heads*width, inner(a.K), 1),
+			grid("grid of V", c.V, a.Heads*width*16, a.Batch*keys, inner(a.V), a.Batch))
+	}
 	if err != nil || o == nil {
 		return errors.Join(err, missingIf(o == nil, "score layout"))
 	}
@@ -183,9 +186,11 @@ func RandomRecipe(rng *rand.Rand, m *Model, tiles int) Recipe {
 		default:
 			a := s.Attend
 			width, keys := pad16(a.Width)/16, pad16(a.Keys)/16
-			c.Q = grid(rowsOf(a.Q.GEMM), a.Heads*width, inner(a.Q), 1)
-			c.K = grid(rowsOf(a.K.GEMM), a.Heads*width, inner(a.K), 1)
-			c.V = grid(a.Heads*width*16, a.Batch*keys, inner(a.V), a.Batch)
+			if a.Given == nil {
+				c.Q = grid(rowsOf(a.Q.GEMM), a.Heads*width, inner(a.Q), 1)
+				c.K = grid(rowsOf(a.K.GEMM), a.Heads*width, inner(a.K), 1)
+				c.V = grid(a.Heads*width*16, a.Batch*keys, inner(a.V), a.Batch)
+			}
 			c.Attend = &Scores{QM: 1 + rng.IntN(min(a.Queries, 3)), QN: 1 + rng.IntN(keys), Softmax: 1 + rng.IntN(min(a.Queries, 4)),
 				PM: 1 + rng.IntN(min(a.Queries, 3)), PN: 1 + rng.IntN(width), PK: 1 + rng.IntN(keys),
 				ScoreBase: rng.IntN(tiles), SoftmaxBase: rng.IntN(tiles), ValueBase: rng.IntN(tiles)}

@@ -268,6 +268,13 @@ func owners(rows, tiles int) *lower.Owners {
 // attend lists choices for attention: grids for the three projections on disjoint
 // tiles, and layouts of the products.
 func (f family) attend(a *lower.Attend, tiles int) []lower.Choice {
+	if a.Given != nil {
+		var out []lower.Choice
+		for _, p := range f.products(a, tiles) {
+			out = append(out, lower.Choice{Attend: &p})
+		}
+		return out
+	}
 	width := ceil(a.Width, 16) * a.Heads // panels
 	shapes := [3]shape{
 		linearShape(a.Q, a.Batch*a.Queries, width*16, false),
@@ -441,7 +448,7 @@ func classesOf(m *lower.Model) [][]int {
 			key = fmt.Sprint("linear", n.GEMM.Shape, n.Weight.Shape, n.GELU, n.Residual != nil, n.Position != nil, n.In.Op, whole[n.Out])
 		case s.Attend != nil:
 			a := s.Attend
-			key = fmt.Sprint("attend", a.Batch, a.Heads, a.Queries, a.Keys, a.Width, a.Q.In.Op)
+			key = fmt.Sprint("attend", a.Batch, a.Heads, a.Queries, a.Keys, a.Width, a.Given != nil || a.Q.In.Op == graph.Parameter)
 		default:
 			key = fmt.Sprint("norm", i)
 		}
