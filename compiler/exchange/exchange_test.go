@@ -84,6 +84,13 @@ const (
 	high = machine.Region1Base
 )
 
+func TestEmptyPhase(t *testing.T) {
+	s, rows := solve(t, &Problem{Tiles: 4})
+	if s.Horizon != 0 || rows.Tile[0].Words != nil || LowerBound(&Problem{Tiles: 4}) != 0 {
+		t.Errorf("horizon %d, row %v", s.Horizon, rows.Tile[0].Words)
+	}
+}
+
 func TestSingleTransfers(t *testing.T) {
 	for _, words := range []int32{1, 2, 3, 52, 63, 64, 65, 1024, 4148} {
 		p := newPhase(machine.Tiles, low, high)

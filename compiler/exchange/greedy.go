@@ -1,26 +1,31 @@
 package exchange
 
-import "math"
+import (
+	"math"
+	"slices"
+
+	"ipufarm/protocol/machine"
+)
 
 // greedy is the policy for point-to-point phases: it takes the tile whose send
-// timeline ends first and picks the cheapest of its next units. A unit is cheap when
-// it starts at once and its receiver has just become free: otherwise one of the
-// two loses events for good, which costs more the less slack the tile has until
-// the latest tile finishes. Of units that cost alike, the receiver with the
+// timeline ends first and picks the cheapest of its next units. A unit is cheap
+// when it starts at once and its receiver has just become free: otherwise one of
+// the two loses events for good, which costs more the less slack the tile has
+// until the latest tile finishes. Of units that cost alike, the receiver with the
 // least slack goes first.
 type greedy struct {
 	*lister
 	*urgency
 	units []unit
-	next  []int32 // the next unit of each stream: all units of a source and receiver
-	dest  []int32 // receiver of each stream
-	first []int32 // the unfinished streams of tile t are first[t]..last[t]-1
-	last  []int32
+	// Streams are the units of one source and receiver, in order. The unfinished
+	// ones of tile t are first[t]..last[t]-1, busiest receivers first.
+	next, dest  []int32 // by stream: its next unit, its receiver
+	first, last []int32 // by tile
+	turn        []int32 // by tile: where its next scan of other streams begins
 
-	refreshed int32
 	receiver  []receiverState
+	refreshed int32 // event of the last update of the urgencies
 	heap      senderHeap
-	turn      []int32 // by tile: where its next scan begins
 }
 
 // receiverState is what a scan reads of a receiver.
@@ -36,30 +41,41 @@ const (
 	gapEvents    = 32   // longer gaps are of receivers that nobody wants: they count less again
 	farEvents    = 4096 // longer waits are all alike
 	refreshEvery = 64   // events between updates of the urgencies
-	maxScan      = 320  // streams that one decision looks at
+
+	// A decision looks at so many streams, whatever the size of the phase.
+	hotScan  = 24 // to the busiest receivers
+	coldScan = 72 // of the others, in turn
+	maxTop   = 8  // of these, looked at twice
 )
 
-func newGreedy(p *Problem, order []int32, units []unit) *greedy {
-	l := newLister(p, order, units)
+func newGreedy(p *sorted, units []unit) *greedy {
+	l := newLister(p, units)
 	g := &greedy{
 		lister: l, urgency: newUrgency(l), units: units,
-		first: make([]int32, p.Tiles+1), receiver: make([]receiverState, p.Tiles), turn: make([]int32, p.Tiles),
+		first: make([]int32, p.Tiles+1), turn: make([]int32, p.Tiles), receiver: make([]receiverState, p.Tiles),
 	}
 	for i := range units {
 		if i == 0 || units[i-1].last {
 			g.first[units[i].source+1]++
 			g.next = append(g.next, int32(i))
-			g.dest = append(g.dest, p.Receivers[units[i].first].Tile)
 		}
 	}
 	for t := range p.Tiles {
 		g.first[t+1] += g.first[t]
 		g.receiver[t].free = g.recvFree[t]
+		slices.SortStableFunc(g.next[g.first[t]:g.first[t+1]], func(a, b int32) int {
+			return int(g.recvLeft[g.destOf(b)] - g.recvLeft[g.destOf(a)])
+		})
 	}
-	g.last = append([]int32(nil), g.first[1:]...)
+	for _, u := range g.next {
+		g.dest = append(g.dest, g.destOf(u))
+	}
+	g.last = slices.Clone(g.first[1:])
 	g.refresh(0)
 	return g
 }
+
+func (g *greedy) destOf(unit int32) int32 { return g.p.Receivers[g.units[unit].first].Tile }
 
 // run places all units. Senders are ordered in the receivers' time: a tile whose
 // words arrive late must decide later, or it would find everybody taken.
@@ -82,8 +98,9 @@ func (g *greedy) run() {
 		u, d := &g.units[g.next[at]], g.dest[at]
 		g.place(u, start)
 		if g.next[at]++; u.last {
+			copy(g.next[at:g.last[s]], g.next[at+1:])
+			copy(g.dest[at:g.last[s]], g.dest[at+1:])
 			g.last[s]--
-			g.next[at], g.dest[at] = g.next[g.last[s]], g.dest[g.last[s]]
 		}
 		g.receiver[d] = receiverState{g.recvFree[d], g.of(g.recvFree[d] + g.recvLeft[d])}
 		push(s)
@@ -99,40 +116,70 @@ func (g *greedy) refresh(now int32) {
 	}
 }
 
-// choose returns the best stream of a sender and the start of its next unit. Of
-// many streams it looks at some, and at the next ones when it is asked again.
+// choose returns the best stream of a sender and the start of its next unit. The
+// few that look best are asked when their controls would be legal.
 func (g *greedy) choose(s int32) (at, start int32) {
-	base, last := g.first[s], g.last[s]
-	if last-base > maxScan {
-		base = min(base+g.turn[s], last-maxScan)
-		last = base + maxScan
-		g.turn[s] = last - g.first[s]
-		if last == g.last[s] {
+	now := g.sendFree[s]
+	c := chooser{greedy: g, mux: g.routes.from(s), now: now, wait: g.of(now+g.sendLeft[s]) * waitWeight}
+	first, last := g.first[s], g.last[s]
+	if last-first <= hotScan+coldScan {
+		c.scan(first, last)
+	} else {
+		c.scan(first, first+hotScan)
+		from := min(first+max(hotScan, g.turn[s]), last-coldScan)
+		c.scan(from, from+coldScan)
+		if g.turn[s] = from + coldScan - first; from+coldScan == last {
 			g.turn[s] = 0
 		}
 	}
-	mux := g.routes.from(s)
-	now := g.sendFree[s]
 	clear := g.controls[s].clear(now)
-	wait := g.of(now+g.sendLeft[s]) * waitWeight
 	best := int32(math.MaxInt32)
-	for i, d := range g.dest[base:last] {
-		r := g.receiver[d]
-		ahead := r.free - int32(mux[d]) - now
-		score := cost(ahead, 0, wait, r.urgency)
-		if score >= best {
-			continue
+	for _, x := range c.top[:c.n] {
+		if x.score >= best {
+			break
 		}
+		d := g.dest[x.stream]
+		ahead := g.receiver[d].free - int32(c.mux[d]) - now
 		late := max(0, ahead)
-		if shift := g.nearlyLegal(&g.units[g.next[base+int32(i)]], d, int32(mux[d]), now, late, clear) - late; shift > 0 {
-			if score = cost(ahead, shift, wait, r.urgency); score >= best {
-				continue
-			}
-			late += shift
+		legal := g.nearlyLegal(&g.units[g.next[x.stream]], d, int32(c.mux[d]), now, late, clear)
+		if score := cost(ahead, legal-late, c.wait, g.receiver[d].urgency); score < best {
+			best, at, start = score, x.stream, now+legal
 		}
-		best, at, start = score, base+int32(i), now+late
 	}
 	return at, start
+}
+
+// chooser is one decision.
+type chooser struct {
+	*greedy
+	mux  *[machine.Tiles]int8
+	now  int32 // the sender is free
+	wait int32 // cost of one event of its time
+	top  [maxTop]candidate
+	n    int
+}
+
+// candidate is a stream that looks cheap.
+type candidate struct{ score, stream int32 }
+
+// scan keeps the cheapest of a range of streams.
+func (c *chooser) scan(from, to int32) {
+	for i, d := range c.dest[from:to] {
+		r := c.receiver[d]
+		score := cost(r.free-int32(c.mux[d])-c.now, 0, c.wait, r.urgency)
+		if c.n == len(c.top) {
+			if score >= c.top[c.n-1].score {
+				continue
+			}
+			c.n--
+		}
+		k := c.n
+		for ; k > 0 && c.top[k-1].score > score; k-- {
+			c.top[k] = c.top[k-1]
+		}
+		c.top[k] = candidate{score, from + int32(i)}
+		c.n++
+	}
 }
 
 // cost weighs a start that is so many events after both tiles are free; ahead is

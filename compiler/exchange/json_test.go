@@ -89,13 +89,13 @@ func TestIterationsAndWidths(t *testing.T) {
 		p := randomPairs(rng)
 		p.Widths = make([]uint8, len(p.Transfers))
 		p.Moves = [][]uint32{make([]uint32, len(p.Transfers)), make([]uint32, len(p.Transfers))}
-		order, same := streamOrder(p)
-		free, _, err := widen(p, order, cutUnits(p, order, same, 1), true)
+		q := sortStreams(p)
+		free, _, err := widen(q, cutUnits(q, 1), true)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, u := range free {
-			i := order[u.from]
+			i := q.order[u.from]
 			if u.wide && rng.IntN(2) == 0 {
 				p.Widths[i] = 64
 			} else if rng.IntN(2) == 0 {

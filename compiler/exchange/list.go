@@ -1,14 +1,15 @@
 package exchange
 
+import "slices"
+
 // lister builds a schedule unit by unit. Every tile has two timelines that only
 // grow at the end: what it sends, and what its mux listens to. Payload windows
 // follow the mux at a fixed distance, so they need no timeline of their own.
 // Policies decide which unit comes next; the lister puts it at the earliest
 // legal event after the timelines of its tiles.
 type lister struct {
-	p      *Problem
+	p      *sorted
 	routes *routes
-	order  []int32 // transfers, as units refer to them
 	starts []int32
 	wide   []bool // by transfer; nil when no unit is wide
 
@@ -33,15 +34,15 @@ const (
 	pairIssuer = 4
 )
 
-func newLister(p *Problem, order []int32, units []unit) *lister {
+func newLister(p *sorted, units []unit) *lister {
 	l := &lister{
-		p: p, routes: loadRoutes(), order: order,
+		p: p, routes: loadRoutes(),
 		starts:   make([]int32, len(p.Transfers)),
 		sendFree: make([]int32, p.Tiles), recvFree: make([]int32, p.Tiles),
 		sendLeft: make([]int32, p.Tiles), recvLeft: make([]int32, p.Tiles),
 		format: make([]int8, p.Tiles), horizon: make([]int32, p.Tiles),
 		controls: make([]eventSet, p.Tiles), lone: make([]eventSet, p.Tiles), begins: make([]eventSet, p.Tiles),
-		hazards: newHazards(p),
+		hazards: newHazards(p.Problem),
 	}
 	for i := range units {
 		u := &units[i]
@@ -82,8 +83,8 @@ func (l *lister) place(u *unit, start int32) {
 		}
 	}
 	for k := u.from; k < u.to; k++ {
-		t := &l.p.Transfers[l.order[k]]
-		one := unit{source: u.source, from: k, to: k + 1, words: t.Words, first: t.First, count: t.Count, elements: l.p.reads(l.order[k])}
+		t := &l.p.Transfers[k]
+		one := unit{source: u.source, from: k, to: k + 1, words: t.Words, first: t.First, count: t.Count, elements: l.p.reads(k)}
 		start = l.earliest(&one)
 		for move := l.clash(&one, start); move > 0; move = l.clash(&one, start) {
 			start += move
@@ -142,7 +143,7 @@ func (l *lister) clash(u *unit, start int32) int32 {
 	}
 	at, source := start, uint32(0)
 	for k := u.from; k < u.to; k++ {
-		t := &l.p.Transfers[l.order[k]]
+		t := &l.p.Transfers[k]
 		if l.jumps(t, source) && l.controls[s].either(at) {
 			return 1
 		}
@@ -184,7 +185,7 @@ func (l *lister) writes(u *unit, dest, x int32) int32 {
 // touched returns the SRAM elements that receiver j of a unit writes.
 func (l *lister) touched(u *unit, j int) uint32 {
 	e := uint32(0)
-	for _, t := range l.order[u.from:u.to] {
+	for t := u.from; t < u.to; t++ {
 		x := &l.p.Transfers[t]
 		e |= elements(l.p.Receivers[x.First+int32(j)].Address, x.Words)
 	}
@@ -238,8 +239,8 @@ func (l *lister) controlsOf(u *unit, j int, x int32, all bool) []int32 {
 		a = append(a, on+events)
 	}
 	at, next := l.writes(u, d, x), uint32(0)
-	for _, t := range l.order[u.from:u.to] {
-		t := &l.p.Transfers[t]
+	for k := u.from; k < u.to; k++ {
+		t := &l.p.Transfers[k]
 		address := l.p.Receivers[t.First+int32(j)].Address
 		if address != next {
 			a = append(a, at)
@@ -254,7 +255,7 @@ func (l *lister) controlsOf(u *unit, j int, x int32, all bool) []int32 {
 func (l *lister) commit(u *unit, start int32) {
 	s := u.source
 	at, source := start, uint32(0)
-	for _, i := range l.order[u.from:u.to] {
+	for i := u.from; i < u.to; i++ {
 		t := &l.p.Transfers[i]
 		l.starts[i] = at
 		if u.wide {
@@ -308,9 +309,15 @@ func (l *lister) commit(u *unit, start int32) {
 }
 
 func (l *lister) schedule() *Schedule {
-	s := &Schedule{Starts: l.starts, Wide: l.wide, TileHorizon: l.horizon}
-	for _, h := range l.horizon {
-		s.Horizon = max(s.Horizon, h)
+	s := &Schedule{Starts: make([]int32, len(l.starts)), TileHorizon: l.horizon, Horizon: slices.Max(l.horizon)}
+	for i, t := range l.p.order {
+		s.Starts[t] = l.starts[i]
+	}
+	if l.wide != nil {
+		s.Wide = make([]bool, len(l.wide))
+		for i, t := range l.p.order {
+			s.Wide[t] = l.wide[i]
+		}
 	}
 	return s
 }

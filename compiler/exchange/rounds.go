@@ -49,7 +49,7 @@ type colouring struct {
 // colourUnits numbers units so that equal numbers share no sender and no
 // receiver. By König's theorem it needs no more numbers than the busiest tile
 // has units on one side; it fails when that is over a limit.
-func colourUnits(p *Problem, units []unit, limit int32) (c *colouring, ok bool) {
+func colourUnits(p *sorted, units []unit, limit int32) (c *colouring, ok bool) {
 	c = &colouring{ends: make([][2]int32, len(units)), colour: make([]int32, len(units))}
 	vertices := int32(2 * p.Tiles)
 	degree := make([]int32, vertices)

@@ -92,21 +92,21 @@ const (
 // bestOf tries the policies that suit a problem and keeps the best schedule.
 func bestOf(p *Problem) (*Schedule, error) {
 	bound := LowerBound(p)
-	order, same := streamOrder(p)
-	units := cutUnits(p, order, same, min(max(bound/unitsPerTile, shortestUnit), longestUnit))
+	q := sortStreams(p)
+	units := cutUnits(q, min(max(bound/unitsPerTile, shortestUnit), longestUnit))
 	if len(p.Receivers) > len(p.Transfers) || slices.Contains(p.Widths, 64) {
-		return multicasts(p, order, units)
+		return multicasts(p, q, units)
 	}
 	var best *Schedule
-	if c, ok := colourUnits(p, units, bound/wordsPerRound); ok {
-		l := newLister(p, order, units)
+	if c, ok := colourUnits(q, units, bound/wordsPerRound); ok {
+		l := newLister(q, units)
 		l.rounds(units, c.colour)
 		best = l.schedule()
 		if best.Horizon <= bound+bound/32+unavoidableTail {
 			return best, nil
 		}
 	}
-	g := newGreedy(p, order, units)
+	g := newGreedy(q, units)
 	g.run()
 	if s := g.schedule(); best == nil || s.Horizon < best.Horizon {
 		best = s
@@ -118,18 +118,18 @@ func bestOf(p *Problem) (*Schedule, error) {
 // them that can be as 64-bit items, and returns the better schedule. What an
 // ordinary control may share an instruction with, one of a 64-bit receive may
 // not, so a schedule with the latter must be seen to be encodable.
-func multicasts(p *Problem, order []int32, units []unit) (*Schedule, error) {
+func multicasts(p *Problem, q *sorted, units []unit) (*Schedule, error) {
 	var best *Schedule
 	var failed error
 	for _, free := range []bool{false, true} {
-		widened, any, err := widen(p, order, units, free)
+		widened, any, err := widen(q, units, free)
 		if err != nil {
 			return nil, err
 		}
 		if free && !any {
 			break // the same as before
 		}
-		g := newSoonest(p, order, widened)
+		g := newSoonest(q, widened)
 		g.run()
 		s := g.schedule()
 		if best != nil && s.Horizon >= best.Horizon {

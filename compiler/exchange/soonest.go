@@ -18,8 +18,8 @@ const (
 	rekeyEvery   = 128 // events after which all keys are computed again
 )
 
-func newSoonest(p *Problem, order []int32, units []unit) *soonest {
-	l := newLister(p, order, units)
+func newSoonest(p *sorted, units []unit) *soonest {
+	l := newLister(p, units)
 	g := &soonest{lister: l, urgency: newUrgency(l), units: units, heard: make([]int32, len(units))}
 	for i := range units {
 		u := &units[i]

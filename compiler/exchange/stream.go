@@ -7,7 +7,7 @@ import "slices"
 // leave as one long send, and receivers keep their mux where it is.
 type unit struct {
 	source   int32
-	from, to int32  // transfers order[from:to]
+	from, to int32  // transfers of the sorted problem
 	words    int32  // of all of them
 	half     int32  // words before a pause; see Problem.halved
 	first    int32  // receivers of one of them, for their tiles:
@@ -37,11 +37,17 @@ func (u *unit) length(t *Transfer) int32 {
 	return t.Words
 }
 
-// streamOrder sorts the transfers by source, receiver list and address, so that
-// those that may share a unit are neighbours. The list of receivers is compared
-// as written: lists that name the same tiles in another order never share units,
-// which costs quality but not correctness.
-func streamOrder(p *Problem) (order []int32, same []bool) {
+// sorted is a problem whose transfers are sorted by source, receiver list and
+// address, so that those that may share a unit are neighbours, in memory too. The
+// list of receivers is compared as written: lists that name the same tiles in
+// another order never share units, which costs quality but not correctness.
+type sorted struct {
+	*Problem
+	order []int32 // the transfers' numbers in the original problem
+	same  []bool  // source and receivers are those of the transfer before
+}
+
+func sortStreams(p *Problem) *sorted {
 	n := len(p.Transfers)
 	keys := make([]sortKey, n)
 	sets := newTileSets(p)
@@ -50,26 +56,49 @@ func streamOrder(p *Problem) (order []int32, same []bool) {
 		keys[t] = sortKey{uint64(x.Source)<<52 | uint64(sets.id(int32(t)))<<20 | uint64(x.Address), int32(t)}
 	}
 	keys = sortByKey(keys)
-	order, same = make([]int32, n), make([]bool, n)
-	for i, k := range keys {
-		order[i] = k.item
-		same[i] = i > 0 && k.key>>20 == keys[i-1].key>>20
+	q := &sorted{
+		Problem: &Problem{Tiles: p.Tiles, Transfers: make([]Transfer, n), Receivers: make([]Receiver, 0, len(p.Receivers))},
+		order:   make([]int32, n),
+		same:    make([]bool, n),
 	}
-	return order, same
+	for i, k := range keys {
+		q.order[i] = k.item
+		q.same[i] = i > 0 && k.key>>20 == keys[i-1].key>>20
+		x := p.Transfers[k.item]
+		x.First = int32(len(q.Receivers))
+		q.Transfers[i] = x
+		q.Receivers = append(q.Receivers, p.receivers(k.item)...)
+	}
+	q.Widths = permute(p.Widths, q.order)
+	for _, addresses := range p.Moves {
+		q.Moves = append(q.Moves, permute(addresses, q.order))
+	}
+	return q
+}
+
+func permute[T any](list []T, order []int32) []T {
+	if list == nil {
+		return nil
+	}
+	out := make([]T, len(order))
+	for i, k := range order {
+		out[i] = list[k]
+	}
+	return out
 }
 
 // cutUnits cuts the streams into units of about so many words, all of a stream
 // alike, unless one transfer has more. A tile that hears itself gets single transfers, whose
 // elements Check has separated, and so does one that is told to send 64-bit items.
-func cutUnits(p *Problem, order []int32, same []bool, words int32) []unit {
+func cutUnits(q *sorted, words int32) []unit {
 	var units []unit
-	for from := 0; from < len(order); {
+	for from := 0; from < len(q.order); {
 		to, total := from, int32(0)
-		for ; to < len(order) && (to == from || same[to]); to++ {
-			total += p.Transfers[order[to]].Words
+		for ; to < len(q.order) && (to == from || q.same[to]); to++ {
+			total += q.Transfers[to].Words
 		}
 		parts := max(1, (total+words/2)/words)
-		units = cutStream(p, units, order, from, to, (total+parts-1)/parts)
+		units = cutStream(q, units, int32(from), int32(to), (total+parts-1)/parts)
 		units[len(units)-1].last = true
 		from = to
 	}
@@ -77,24 +106,22 @@ func cutUnits(p *Problem, order []int32, same []bool, words int32) []unit {
 }
 
 // cutStream appends the units of one stream.
-func cutStream(p *Problem, units []unit, order []int32, from, to int, words int32) []unit {
-	x := &p.Transfers[order[from]]
-	loop := hearsItself(x.Source, p.receivers(order[from]))
-	for i := from; i < to; i++ {
-		t := order[i]
-		x := &p.Transfers[t]
-		width := p.width(t)
+func cutStream(q *sorted, units []unit, from, to int32, words int32) []unit {
+	loop := hearsItself(q.Transfers[from].Source, q.receivers(from))
+	for t := from; t < to; t++ {
+		x := &q.Transfers[t]
+		width := q.width(t)
 		last := len(units) - 1
-		if i == from || loop || width == 64 || units[last].width != width || units[last].words >= words || units[last].words+x.Words > words+words/4 {
-			units = append(units, unit{source: x.Source, from: int32(i), first: x.First, count: x.Count, width: width})
+		if t == from || loop || width == 64 || units[last].width != width || units[last].words >= words || units[last].words+x.Words > words+words/4 {
+			units = append(units, unit{source: x.Source, from: t, first: x.First, count: x.Count, width: width})
 			last++
 		}
 		u := &units[last]
-		u.to = int32(i + 1)
+		u.to = t + 1
 		u.words += x.Words
-		u.elements |= p.reads(t)
+		u.elements |= q.reads(t)
 		if loop {
-			u.half = p.halved(t)
+			u.half = q.halved(t)
 		}
 	}
 	return units

@@ -9,8 +9,8 @@ const shortestWide = 32
 // pair of tiles then receives two words per event through the mux of one of them,
 // while the sender borrows its partner's transmit lane. It fails if a unit that
 // must be wide does not fit.
-func widen(p *Problem, order []int32, units []unit, free bool) (widened []unit, any bool, err error) {
-	w := &widener{p: p, routes: loadRoutes(), order: order, heard: make([]int32, p.Tiles)}
+func widen(p *sorted, units []unit, free bool) (widened []unit, any bool, err error) {
+	w := &widener{p: p, routes: loadRoutes(), heard: make([]int32, p.Tiles)}
 	widened = append(widened, units...)
 	for i := range widened {
 		u := &widened[i]
@@ -19,7 +19,7 @@ func widen(p *Problem, order []int32, units []unit, free bool) (widened []unit, 
 			u.wide = free && u.words >= shortestWide && w.fits(u, int32(i)+1)
 		case 64:
 			if u.wide = w.fits(u, int32(i)+1); !u.wide {
-				return nil, false, &ProblemError{order[u.from], -1, "cannot be sent as 64-bit items: that takes whole pairs of receivers, an even number of words, addresses that are multiples of 8, and a sender with a partner"}
+				return nil, false, &ProblemError{p.order[u.from], -1, "cannot be sent as 64-bit items: that takes whole pairs of receivers, an even number of words, addresses that are multiples of 8, and a sender with a partner"}
 			}
 		}
 		any = any || u.wide
@@ -28,9 +28,8 @@ func widen(p *Problem, order []int32, units []unit, free bool) (widened []unit, 
 }
 
 type widener struct {
-	p      *Problem
+	p      *sorted
 	routes *routes
-	order  []int32
 	heard  []int32 // by tile: the last unit (counted from 1) that it receives
 }
 
@@ -38,7 +37,7 @@ func (w *widener) fits(u *unit, number int32) bool {
 	if u.count&1 != 0 || u.half > 0 || int(partner(u.source)) >= w.p.Tiles {
 		return false
 	}
-	for _, t := range w.order[u.from:u.to] {
+	for t := u.from; t < u.to; t++ {
 		x := &w.p.Transfers[t]
 		if x.Words&1 != 0 {
 			return false
@@ -80,7 +79,7 @@ func (w *widener) apart(u *unit, j int) bool {
 		return false
 	}
 	at, next := w.routes.lag[d]+pairPointer, uint32(0)
-	for _, t := range w.order[u.from:u.to] {
+	for t := u.from; t < u.to; t++ {
 		x := &w.p.Transfers[t]
 		address := w.p.Receivers[x.First+int32(j)].Address
 		if address != next && (at == neutral || at == on+n) {

@@ -13,15 +13,15 @@ import (
 // whether that is better or not, and asks both judges. It returns how many are.
 func solveWide(t *testing.T, p *Problem) (*Schedule, *Rows, int) {
 	t.Helper()
-	order, same := streamOrder(p)
-	units, any, err := widen(p, order, cutUnits(p, order, same, 256), true)
+	q := sortStreams(p)
+	units, any, err := widen(q, cutUnits(q, 256), true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !any {
 		return nil, nil, 0
 	}
-	g := newSoonest(p, order, units)
+	g := newSoonest(q, units)
 	g.run()
 	s := g.schedule()
 	rows, err := Encode(p, s)
