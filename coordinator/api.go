@@ -68,7 +68,7 @@ func fit(r *protocol.JobReport) *protocol.JobReport {
 		r.Log = nil
 	}
 	if !fits() {
-		r.Facts = nil
+		r.Facts, r.Pending = nil, nil
 		for i := range r.Finalists {
 			r.Finalists[i].Refusal = nil
 			r.Finalists[i].Message = ""

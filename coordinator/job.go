@@ -471,7 +471,10 @@ func (j *Job) Report() *protocol.JobReport {
 		Version: protocol.Version, Job: j.Spec.ID, State: j.State, Passed: j.Passed, Error: j.Error, Refusal: j.Refusal, Policy: j.Spec.Policy,
 		Finalists: []protocol.FinalistReport{}, Winner: j.Winner, Why: j.Why, Facts: map[protocol.Kind]json.RawMessage{},
 		StageSeconds: j.stageSeconds(), Artifacts: map[string]protocol.Artifact{}, Log: j.Log, Submitted: j.Submitted,
+		Pending: j.pending(),
 	}
+	submission := j.Spec
+	r.Submission = &submission
 	if j.State.Over() {
 		finished := j.Finished
 		r.Finished = &finished
@@ -501,6 +504,19 @@ func (j *Job) Report() *protocol.JobReport {
 		}
 	}
 	return r
+}
+
+// pending are the tasks that the job waits for, in the order of the flow.
+func (j *Job) pending() (list []protocol.PendingTask) {
+	for key, t := range j.Tasks {
+		if t.Phase == Wanted {
+			list = append(list, protocol.PendingTask{Kind: t.Task.Kind, Candidate: t.Task.Candidate, Key: key})
+		}
+	}
+	slices.SortFunc(list, func(a, b protocol.PendingTask) int {
+		return cmp.Or(cmp.Compare(slices.Index(protocol.Kinds, a.Kind), slices.Index(protocol.Kinds, b.Kind)), cmp.Compare(a.Candidate, b.Candidate), cmp.Compare(a.Key, b.Key))
+	})
+	return list
 }
 
 func (j *Job) finalistReport(rank int) protocol.FinalistReport {

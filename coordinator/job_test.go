@@ -93,6 +93,14 @@ func (w *world) step(c coordinator.Change) error {
 		}
 		w.live[key] = true
 	}
+	if pending := w.job.Report().Pending; e.Want != nil && len(pending) < len(e.Want) {
+		return fmt.Errorf("the report names %d pending tasks, %d were just wanted", len(pending), len(e.Want))
+	}
+	for _, p := range w.job.Report().Pending {
+		if task := &w.job.Tasks[p.Key].Task; task.Kind != p.Kind || task.Candidate != p.Candidate || w.job.State.Over() {
+			return fmt.Errorf("a job that is %s reports pending %+v, the task is %+v", w.job.State, p, task)
+		}
+	}
 	if w.random.IntN(4) == 0 {
 		return w.restart()
 	}

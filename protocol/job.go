@@ -161,6 +161,15 @@ type JobReport struct {
 	Log          []Event                  `json:"log"`
 	Submitted    time.Time                `json:"submitted"`
 	Finished     *time.Time               `json:"finished,omitempty"`
+	Submission   *Job                     `json:"submission,omitempty"` // what was submitted
+	Pending      []PendingTask            `json:"pending,omitempty"`    // tasks that the job waits for now
+}
+
+// PendingTask is a task without a verdict; how far it is says its record.
+type PendingTask struct {
+	Kind      Kind   `json:"kind"`
+	Candidate int    `json:"candidate"` // rank of the finalist, NoCandidate otherwise
+	Key       string `json:"key"`
 }
 
 // Check implements Checker.
@@ -172,6 +181,14 @@ func (r *JobReport) Check() error {
 	case JobActive, JobDone, JobFailed, JobCancelled:
 	default:
 		return fmt.Errorf("job report: state %q", clip(string(r.State)))
+	}
+	for _, t := range r.Pending {
+		if err := errors.Join(t.Kind.Check(), CheckDigest(t.Key)); err != nil {
+			return fmt.Errorf("job report: pending: %w", err)
+		}
+	}
+	if r.Submission != nil {
+		return r.Submission.Check()
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 
 	"ipufarm/compiler"
 	"ipufarm/compiler/workload"
-	"ipufarm/deploy/local"
+	"ipufarm/coordinator/client"
 	"ipufarm/protocol"
 )
 
@@ -47,7 +47,7 @@ func newFolder(path string) error {
 	return writable(path)
 }
 
-func upload(ctx context.Context, farm *local.Farm, fixture []byte) (*protocol.Artifact, error) {
+func upload(ctx context.Context, c *client.Client, fixture []byte) (*protocol.Artifact, error) {
 	dir, err := os.MkdirTemp("", "ipufarm-fixture-*")
 	if err != nil {
 		return nil, err
@@ -57,12 +57,12 @@ func upload(ctx context.Context, farm *local.Farm, fixture []byte) (*protocol.Ar
 	if err := os.WriteFile(path, fixture, 0o600); err != nil {
 		return nil, err
 	}
-	a, err := farm.Client.Upload(ctx, protocol.RoleFixture, path)
+	a, err := c.Upload(ctx, protocol.RoleFixture, path)
 	return &a, err
 }
 
 // saveFixture writes what the job was given and what the reference said of it.
-func saveFixture(ctx context.Context, farm *local.Farm, r *protocol.JobReport, spec compiler.Spec, given *workload.Fixture, to string) error {
+func saveFixture(ctx context.Context, c *client.Client, r *protocol.JobReport, spec compiler.Spec, given *workload.Fixture, to string) error {
 	g, _, err := spec.Model()
 	if err != nil {
 		return err
@@ -84,7 +84,7 @@ func saveFixture(ctx context.Context, farm *local.Farm, r *protocol.JobReport, s
 	}
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "expected")
-	if err := farm.Client.Fetch(ctx, r.Artifacts[protocol.RoleExpected], path); err != nil {
+	if err := c.Fetch(ctx, r.Artifacts[protocol.RoleExpected], path); err != nil {
 		return err
 	}
 	data, err := os.ReadFile(path)

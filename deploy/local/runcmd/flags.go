@@ -7,34 +7,18 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"ipufarm/compiler"
-	"ipufarm/compiler/workload"
 	"ipufarm/deploy/local"
-	"ipufarm/protocol"
 	"ipufarm/protocol/program"
-)
-
-// Default tolerances fit F16: the small model is within 0.004 of the reference.
-const (
-	defaultAtol = 0.01
-	defaultRtol = 0.01
 )
 
 // options are the flags of the verb.
 type options struct {
-	workload  workload.Options
-	tiles     int
-	finalists int
-	policy    string
-	k         int
-	tolerance protocol.Tolerance
-	fixture   string
+	Work
 	save      string
 	artifacts string
 	pkg       string
@@ -46,19 +30,10 @@ type options struct {
 	json      bool
 }
 
-func defaults() options {
-	return options{workload: workload.Defaults(), tolerance: protocol.Tolerance{Atol: defaultAtol, Rtol: defaultRtol}}
-}
+func defaults() options { return options{Work: NewWork()} }
 
 func (o *options) bind(f *pflag.FlagSet) {
-	workload.BindFlags(f, &o.workload)
-	f.IntVar(&o.tiles, "tiles", o.workload.Tiles, "tiles to use, a multiple of 64 up to 1472")
-	f.IntVar(&o.finalists, "finalists", compiler.DefaultFinalists, "length of the shortlist")
-	f.StringVar(&o.policy, "policy", string(protocol.FirstFeasible), "how the winner is chosen: first-feasible, best-exact, first-k, verify-all")
-	f.IntVar(&o.k, "k", 0, "of --policy first-k")
-	f.Float64Var(&o.tolerance.Atol, "diagnostic-atol", o.tolerance.Atol, "absolute tolerance of the reference check")
-	f.Float64Var(&o.tolerance.Rtol, "diagnostic-rtol", o.tolerance.Rtol, "relative tolerance of the reference check")
-	f.StringVar(&o.fixture, "reference-fixture", "", "folder of .npy files with weights, inputs and expected outputs")
+	o.Work.Bind(f)
 	f.StringVar(&o.save, "save-reference-inputs", "", "write weights, inputs and expected outputs to this new folder")
 	f.StringVar(&o.artifacts, "artifacts", "artifacts", "folder for what the run leaves behind")
 	f.StringVar(&o.pkg, "package", "", "where to write the package (default in --artifacts)")
@@ -70,49 +45,12 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.BoolVar(&o.json, "json", false, "print the summary as one JSON object and nothing else on standard output")
 }
 
-// flagError says what a flag accepts where the library says how its text could not
-// be converted.
-func flagError(c *cobra.Command, err error) error {
-	var value *pflag.InvalidValueError
-	if !errors.As(err, &value) {
-		return fmt.Errorf("%w; %s --help lists the flags", err, c.CommandPath())
-	}
-	accepted := map[string]string{
-		"int": "a whole number is accepted", "uint64": "a whole number of at least 0 is accepted",
-		"float64": "a number is accepted", "bool": "true or false is accepted",
-	}
-	f := value.GetFlag()
-	if what := accepted[f.Value.Type()]; what != "" {
-		return fmt.Errorf("--%s %q: %s (%s)", f.Name, value.GetValue(), what, f.Usage)
-	}
-	return fmt.Errorf("--%s %q: %w", f.Name, value.GetValue(), value.Unwrap()) // a type of our own
-}
-
-// noArguments refuses what is neither a flag nor the value of one.
-func noArguments(c *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return fmt.Errorf("argument %q: only flags are accepted; %s --help lists them", args[0], c.CommandPath())
-	}
-	return nil
-}
-
 // check refuses flags out of range and makes their paths absolute, because the S3
 // server changes the process's working directory. An empty path is one that a
 // script failed to fill in, so it is not taken for a flag that was not given.
 func (o *options) check(f *pflag.FlagSet) error {
-	if o.finalists < 1 || o.finalists > compiler.MaxFinalists {
-		return fmt.Errorf("--finalists %d: 1 to %d are accepted", o.finalists, compiler.MaxFinalists)
-	}
-	if err := o.checkPolicy(f); err != nil {
+	if err := o.Work.Check(f); err != nil {
 		return err
-	}
-	for _, t := range []struct {
-		flag  string
-		value float64
-	}{{"diagnostic-atol", o.tolerance.Atol}, {"diagnostic-rtol", o.tolerance.Rtol}} {
-		if !(t.value >= 0) || math.IsInf(t.value, 0) {
-			return fmt.Errorf("--%s %g: finite numbers of at least 0 are accepted", t.flag, t.value)
-		}
 	}
 	if o.workers < 0 || o.workers > local.MaxWorkers {
 		return fmt.Errorf("--workers %d: 1 to %d are accepted, 0 for one for each core", o.workers, local.MaxWorkers)
@@ -130,32 +68,11 @@ func (o *options) check(f *pflag.FlagSet) error {
 		flag string
 		path *string
 	}{
-		{"artifacts", &o.artifacts}, {"package", &o.pkg}, {"profile-output", &o.profile}, {"state", &o.state},
-		{"reference-fixture", &o.fixture}, {"save-reference-inputs", &o.save},
+		{"artifacts", &o.artifacts}, {"package", &o.pkg}, {"profile-output", &o.profile}, {"state", &o.state}, {"save-reference-inputs", &o.save},
 	} {
-		switch {
-		case *p.path != "":
-			abs, err := filepath.Abs(*p.path)
-			if err != nil {
-				return fmt.Errorf("--%s %s: %w", p.flag, *p.path, err)
-			}
-			*p.path = abs
-		case f.Changed(p.flag):
-			return fmt.Errorf("--%s: the path is empty; leave the flag out for its default", p.flag)
+		if err := absolute(f, p.flag, p.path); err != nil {
+			return err
 		}
-	}
-	return nil
-}
-
-func (o *options) checkPolicy(f *pflag.FlagSet) error {
-	name := protocol.PolicyName(o.policy)
-	switch {
-	case !slices.Contains(protocol.Policies, name):
-		return fmt.Errorf("--policy %q: accepted are %v", o.policy, protocol.Policies)
-	case name == protocol.FirstK && (o.k < 1 || o.k > protocol.MaxFinalists):
-		return fmt.Errorf("--k %d: --policy %s accepts 1 to %d", o.k, name, protocol.MaxFinalists)
-	case name != protocol.FirstK && f.Changed("k"):
-		return fmt.Errorf("--k %d: only --policy %s accepts it", o.k, protocol.FirstK)
 	}
 	return nil
 }

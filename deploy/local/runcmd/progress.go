@@ -40,13 +40,13 @@ func describe(e *protocol.Event) string {
 		line := fmt.Sprintf("decided %d of %d: finalist %d (%s) %s", e.Decided, e.Total, e.Candidate, e.Family, e.Verdict)
 		switch {
 		case e.Cycles > 0:
-			line += fmt.Sprintf(", %s modelled cycles", group(e.Cycles))
+			line += fmt.Sprintf(", %s modelled cycles", Group(e.Cycles))
 		case e.Constraint != "":
 			line += ": " + e.Constraint
 		}
 		return line
 	case protocol.EventDecided:
-		return fmt.Sprintf("winner: finalist %d (%s), %s modelled cycles", e.Candidate, e.Family, group(e.Cycles))
+		return fmt.Sprintf("winner: finalist %d (%s), %s modelled cycles", e.Candidate, e.Family, Group(e.Cycles))
 	case protocol.EventRunning:
 		return "running"
 	case protocol.EventChecked:
@@ -54,7 +54,7 @@ func describe(e *protocol.Event) string {
 		if !e.Passed {
 			verdict = "does not agree with"
 		}
-		return fmt.Sprintf("checked: %s modelled cycles, %s the reference (max abs error %s)", group(e.Cycles), verdict, errorText(e.MaxAbsError, 4))
+		return fmt.Sprintf("checked: %s modelled cycles, %s the reference (max abs error %s)", Group(e.Cycles), verdict, errorText(e.MaxAbsError, 4))
 	case protocol.EventFault:
 		task := string(e.Kind)
 		if e.Candidate != protocol.NoCandidate {

@@ -232,7 +232,7 @@ func TestPrintIsPlain(t *testing.T) {
 
 func TestGroup(t *testing.T) {
 	for n, want := range map[uint64]string{0: "0", 999: "999", 1000: "1,000", 47903: "47,903", math.MaxUint64: "18,446,744,073,709,551,615"} {
-		if got := group(n); got != want {
+		if got := Group(n); got != want {
 			t.Errorf("group(%d) = %s, want %s", n, got, want)
 		}
 	}

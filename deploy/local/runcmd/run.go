@@ -1,5 +1,6 @@
 // Package runcmd is the verb "run": an embedded farm, one job, and what a person
-// wants to know of it afterwards.
+// wants to know of it afterwards. The verbs that talk to a farm elsewhere take the
+// flags of a job, its progress and its results from here.
 package runcmd
 
 import (
@@ -20,6 +21,7 @@ import (
 
 	"ipufarm/compiler"
 	"ipufarm/compiler/workload"
+	"ipufarm/coordinator/client"
 	"ipufarm/deploy/local"
 	"ipufarm/protocol"
 	"ipufarm/protocol/atomicfile"
@@ -55,7 +57,7 @@ the refused finalists, modelled cycles, and the error against the reference.
 
 Exit status: 0 the output agrees with the reference, 3 no finalist was feasible,
 4 the output does not agree, 1 anything else, 130 interrupted.`,
-		Args:         noArguments,
+		Args:         NoArguments,
 		SilenceUsage: true,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := o.check(c.Flags()); err != nil {
@@ -68,7 +70,7 @@ Exit status: 0 the output agrees with the reference, 3 no finalist was feasible,
 			return err
 		},
 	}
-	c.SetFlagErrorFunc(flagError)
+	c.SetFlagErrorFunc(FlagError)
 	o.bind(c.Flags())
 	return c
 }
@@ -78,19 +80,11 @@ type files struct{ pkg, profile, html, summary, log string }
 
 func run(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
 	began := time.Now()
-	spec, err := compiler.NewSpec(o.workload, o.tiles)
+	order, err := o.Order()
 	if err != nil {
 		return err
 	}
-	spec.Finalists = o.finalists
-	text, err := json.Marshal(spec)
-	if err != nil {
-		return err
-	}
-	given, packed, err := loadFixture(spec, o.fixture)
-	if err != nil {
-		return err
-	}
+	spec := order.spec
 	out, err := o.outputs(spec)
 	if err != nil {
 		return err
@@ -140,24 +134,21 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
 		}
 	}()
 
-	job := protocol.Job{Spec: text, Policy: protocol.Policy{Name: protocol.PolicyName(o.policy), K: o.k}, Tolerance: o.tolerance,
-		DeviceClass: local.DeviceClass, Device: protocol.AnyDevice, Tool: farm.Tool}
-	if packed != nil {
-		if job.Fixture, err = upload(ctx, farm, packed); err != nil {
-			return err
-		}
+	job, err := order.Job(ctx, farm.Client, farm.Tool, local.DeviceClass, protocol.AnyDevice)
+	if err != nil {
+		return err
 	}
-	report, err := follow(ctx, farm, job, newProgress(stderr))
+	report, err := follow(ctx, farm.Client, job, stderr)
 	if err != nil {
 		return err
 	}
 	s := summarise(report, spec, o.tolerance)
 	if report.Run != nil {
-		if err := fetch(ctx, farm, report, out, s); err != nil {
+		if err := fetch(ctx, farm.Client, report, out, s); err != nil {
 			return err
 		}
 		if o.save != "" {
-			if err := saveFixture(ctx, farm, report, spec, given, o.save); err != nil {
+			if err := saveFixture(ctx, farm.Client, report, spec, order.given, o.save); err != nil {
 				return err
 			}
 		}
@@ -298,29 +289,42 @@ const cancelTimeout = 5 * time.Second
 
 // follow submits the job, shows its progress and returns its report when it is over.
 // An interrupted job is cancelled.
-func follow(ctx context.Context, farm *local.Farm, job protocol.Job, p progress) (*protocol.JobReport, error) {
-	id, err := farm.Client.Submit(ctx, job)
+func follow(ctx context.Context, c *client.Client, job protocol.Job, w io.Writer) (*protocol.JobReport, error) {
+	id, err := c.Submit(ctx, job)
 	if err != nil {
 		return nil, err
 	}
-	err = farm.Client.Watch(ctx, id, func(e *protocol.Event) error {
-		p.event(e)
-		return nil
-	})
-	p.end()
+	err = Watch(ctx, c, id, w)
 	if ctx.Err() != nil {
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 		defer cancel()
-		return nil, errors.Join(err, farm.Client.Cancel(late, id))
+		return nil, errors.Join(err, c.Cancel(late, id))
 	}
 	if err != nil {
 		return nil, err
 	}
-	return farm.Client.Report(ctx, id)
+	return c.Report(ctx, id)
+}
+
+// Watch shows a person how far a job is until it is over.
+func Watch(ctx context.Context, c *client.Client, job string, w io.Writer) error {
+	p := newProgress(w)
+	defer p.end()
+	return c.Watch(ctx, job, func(e *protocol.Event) error {
+		p.event(e)
+		return nil
+	})
+}
+
+// Show shows the progress of a job that is over.
+func Show(log []protocol.Event, w io.Writer) {
+	for i := range log {
+		lines{w}.event(&log[i])
+	}
 }
 
 // fetch brings the results of a run to their files.
-func fetch(ctx context.Context, farm *local.Farm, r *protocol.JobReport, out files, s *summary) error {
+func fetch(ctx context.Context, c *client.Client, r *protocol.JobReport, out files, s *summary) error {
 	scratch, err := os.MkdirTemp("", "ipufarm-fetch-*")
 	if err != nil {
 		return err
@@ -332,7 +336,7 @@ func fetch(ctx context.Context, farm *local.Farm, r *protocol.JobReport, out fil
 			return nil, fmt.Errorf("the job has no artifact %q", role)
 		}
 		path := filepath.Join(scratch, role)
-		if err := farm.Client.Fetch(ctx, a, path); err != nil {
+		if err := c.Fetch(ctx, a, path); err != nil {
 			return nil, err
 		}
 		return os.ReadFile(path)
@@ -357,7 +361,7 @@ func fetch(ctx context.Context, farm *local.Farm, r *protocol.JobReport, out fil
 	}
 	return atomicfile.WriteFunc(out.html, func(w io.Writer) error {
 		return profile.Render(w, p, profile.RenderMeta{Title: slugTitle(out), Device: r.Run.Model, Facts: []profile.Metadata{
-			{Name: "modelled cycles", Value: group(s.Cycles)},
+			{Name: "modelled cycles", Value: Group(s.Cycles)},
 			{Name: "family", Value: s.WinnerFamily},
 			{Name: "package", Value: s.PackageSHA256},
 			{Name: "reference", Value: "max abs error " + errorText(s.MaxAbsError, 4)},
@@ -366,3 +370,54 @@ func fetch(ctx context.Context, farm *local.Farm, r *protocol.JobReport, out fil
 }
 
 func slugTitle(out files) string { return filepath.Base(filepath.Dir(out.profile)) }
+
+// Save writes what a job that is over left behind to a folder, which is made if
+// absent: package, profile and its page, if it ran, and the summary. It returns the
+// summary as JSON, and the paths in the order of writing.
+func Save(ctx context.Context, c *client.Client, r *protocol.JobReport, dir string) (body []byte, paths []string, err error) {
+	if !r.State.Over() {
+		return nil, nil, fmt.Errorf("the job is still %s", r.State)
+	}
+	spec, tolerance, err := submission(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, nil, err
+	}
+	in := func(name string) string { return filepath.Join(dir, name) }
+	out := files{pkg: in("model.ipuexe"), profile: in("profile.ipuprof"), html: in("profile.html"), summary: in("summary.json")}
+	s := summarise(r, spec, tolerance)
+	if r.Run != nil {
+		if err := fetch(ctx, c, r, out, s); err != nil {
+			return nil, nil, err
+		}
+		paths = append(paths, out.pkg, out.pkg+program.DigestSuffix, out.profile, out.html)
+	}
+	if body, err = json.MarshalIndent(s, "", "  "); err != nil {
+		return nil, nil, err
+	}
+	body = append(body, '\n')
+	return body, append(paths, out.summary), atomicfile.Write(out.summary, body)
+}
+
+// Verdict is the error of a job that did not end well, with the exit status of run.
+func Verdict(r *protocol.JobReport) error {
+	spec, tolerance, err := submission(r)
+	if err != nil {
+		return err
+	}
+	return verdict(r, spec, tolerance)
+}
+
+// submission reads what was submitted back.
+func submission(r *protocol.JobReport) (compiler.Spec, protocol.Tolerance, error) {
+	if r.Submission == nil {
+		return compiler.Spec{}, protocol.Tolerance{}, errors.New("the coordinator's report does not say what was submitted")
+	}
+	spec, err := compiler.ParseSpec(r.Submission.Spec)
+	if err != nil {
+		return spec, protocol.Tolerance{}, fmt.Errorf("the job's spec: %w", err)
+	}
+	return spec, r.Submission.Tolerance, nil
+}

@@ -159,8 +159,8 @@ func (s *summary) compareEstimates() {
 	}
 }
 
-// group writes a number with thousands apart.
-func group(n uint64) string {
+// Group writes a number with thousands apart.
+func Group(n uint64) string {
 	s := strconv.FormatUint(n, 10)
 	for i := len(s) - 3; i > 0; i -= 3 {
 		s = s[:i] + "," + s[i:]
@@ -178,7 +178,7 @@ func (s *summary) print(out io.Writer, f files) error {
 			verdict += ": " + x.Constraint
 		}
 		if x.ExactCycles > 0 {
-			exact = group(x.ExactCycles)
+			exact = Group(x.ExactCycles)
 		}
 		if x.Cached {
 			mark = "from the cache"
@@ -186,21 +186,21 @@ func (s *summary) print(out io.Writer, f files) error {
 		if x.Rank == s.Winner {
 			mark = strings.TrimSuffix("winner, "+mark, ", ")
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", x.Rank, x.Family, clean(verdict), group(x.EstimatedCycles), exact, mark)
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", x.Rank, x.Family, Clean(verdict), Group(x.EstimatedCycles), exact, mark)
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
 	for _, x := range s.Finalists {
 		if x.Message != "" {
-			fmt.Fprintf(out, "finalist %d: %s\n", x.Rank, clean(x.Message))
+			fmt.Fprintf(out, "finalist %d: %s\n", x.Rank, Clean(x.Message))
 		}
 	}
 	if s.Why != "" {
-		fmt.Fprintf(out, "\nwinner %d (%s): %s\n", s.Winner, s.WinnerFamily, clean(s.Why))
+		fmt.Fprintf(out, "\nwinner %d (%s): %s\n", s.Winner, s.WinnerFamily, Clean(s.Why))
 	}
 	if s.Error != "" {
-		fmt.Fprintf(out, "\n%s\n", clean(s.Error))
+		fmt.Fprintf(out, "\n%s\n", Clean(s.Error))
 	}
 	if s.Device == "" {
 		_, err := fmt.Fprintf(out, "\nsummary  %s\nlog      %s\n", f.summary, f.log)
@@ -210,13 +210,13 @@ func (s *summary) print(out io.Writer, f files) error {
 	if !s.ReferencePassed {
 		verdict = "FAILED"
 	}
-	fmt.Fprintf(w, "\ndevice\t%s\n", clean(s.Device))
-	fmt.Fprintf(w, "modelled cycles\t%s\t%.6f ms at %.1f GHz\n", group(s.Cycles), s.Milliseconds, machine.ClockHz/1e9)
+	fmt.Fprintf(w, "\ndevice\t%s\n", Clean(s.Device))
+	fmt.Fprintf(w, "modelled cycles\t%s\t%.6f ms at %.1f GHz\n", Group(s.Cycles), s.Milliseconds, machine.ClockHz/1e9)
 	k := s.CyclesByKind
-	fmt.Fprintf(w, "  compute\t%s\n  exchange\t%s\n  synchronisation\t%s\n", group(uint64(k.Compute)), group(uint64(k.Exchange)), group(uint64(k.Synchronization)))
-	fmt.Fprintf(w, "phases, transfers\t%d, %s\n", s.Phases, group(uint64(s.Transfers)))
-	fmt.Fprintf(w, "table bytes\t%s\ton the fullest tile\n", group(uint64(s.TableBytesMax)))
-	fmt.Fprintf(w, "SRAM bytes\t%s\tpeak of the fullest tile\n", group(uint64(s.SRAMBytesPeak)))
+	fmt.Fprintf(w, "  compute\t%s\n  exchange\t%s\n  synchronisation\t%s\n", Group(uint64(k.Compute)), Group(uint64(k.Exchange)), Group(uint64(k.Synchronization)))
+	fmt.Fprintf(w, "phases, transfers\t%d, %s\n", s.Phases, Group(uint64(s.Transfers)))
+	fmt.Fprintf(w, "table bytes\t%s\ton the fullest tile\n", Group(uint64(s.TableBytesMax)))
+	fmt.Fprintf(w, "SRAM bytes\t%s\tpeak of the fullest tile\n", Group(uint64(s.SRAMBytesPeak)))
 	fmt.Fprintf(w, "reference\t%s\tmax abs error %s (atol %g, rtol %g)\n", verdict, errorText(s.MaxAbsError, 6), s.Tolerance.Atol, s.Tolerance.Rtol)
 	var stages []string
 	for _, name := range []string{"plan", "schedule", "validate", "reference", "run", "total"} {
@@ -229,8 +229,8 @@ func (s *summary) print(out io.Writer, f files) error {
 	return w.Flush()
 }
 
-// clean keeps text that came through the farm from driving the terminal.
-func clean(s string) string {
+// Clean keeps text that came through the farm from driving the terminal.
+func Clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
 			return '·'
