@@ -168,6 +168,10 @@ func computeSlot(tensors ...*Tensor) int32 {
 	return slot
 }
 
+// pieceWords is the longest transfer. Shorter ones than the hardware takes give the
+// schedule a choice of order; it joins those that follow each other again.
+const pieceWords = 128
+
 // run is one contiguous piece of a copy.
 type run struct{ from, to, bytes int32 }
 
@@ -246,7 +250,7 @@ func (b *builder) piece(src *Tensor, s int, dst *Tensor, d int, slot, operation 
 	p := b.phaseOf(slot)
 	layout.Runs(src.Form, sb, dst.Form, db, func(f, t, bytes int32) {
 		for words := bytes / 4; words > 0; {
-			n := min(words, machine.MaxWords)
+			n := min(words, pieceWords)
 			first := int32(len(p.Receivers))
 			for _, r := range dst.Places[d] {
 				p.Receivers = append(p.Receivers, Ref{r.Buffer, r.Offset + uint32(t)})

@@ -323,10 +323,6 @@ func (l *lowering) finishSlices(name string, parts []*Tensor, add *bias, gelu, p
 	return out
 }
 
-// slice is the part of block i that partial k's tile reduces: units [u0, u1) of 16
-// elements in the order of the block's panels.
-type slice struct{ u0, u1 int32 }
-
 // sliceCuts splits a block between the tiles of its partials, at panels (or pairs
 // of panels) where there are enough of them.
 func sliceCuts(block *layout.Block, parts int, pairs bool) []int32 {

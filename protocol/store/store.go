@@ -244,11 +244,31 @@ func (s *Store) PutManifest(ctx context.Context, m *protocol.Manifest) (digest s
 	if won {
 		return digestOf(data), true, nil
 	}
-	old, err := s.manifestBytes(ctx, m.Key)
+	old, err := s.winner(ctx, m.Key)
 	if err != nil {
 		return "", false, err
 	}
 	return digestOf(old), bytes.Equal(old, data), nil
+}
+
+// winner reads the manifest to which a put was lost. The server may say so while the
+// other writer has not finished, and its object cannot be read yet.
+func (s *Store) winner(ctx context.Context, key string) ([]byte, error) {
+	const (
+		tries = 100
+		pause = 20 * time.Millisecond
+	)
+	for i := 1; ; i++ {
+		data, err := s.manifestBytes(ctx, key)
+		if !errors.Is(err, ErrNotFound) || i == tries {
+			return data, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(err, ctx.Err())
+		case <-time.After(pause):
+		}
+	}
 }
 
 // ReplaceManifest stores a manifest over one that is of no use: unreadable, with
