@@ -110,7 +110,13 @@ func (b *bar) event(e *protocol.Event) {
 		b.total = e.Total + 3
 		b.bar.SetTotal(int64(b.total), false)
 		b.done++
-	case protocol.EventVerdict, protocol.EventPruned, protocol.EventRunning, protocol.EventChecked:
+	case protocol.EventVerdict, protocol.EventPruned:
+		if b.done < b.total-2 {
+			b.done++
+		}
+	case protocol.EventDecided: // also those that were never started
+		b.done = b.total - 2
+	case protocol.EventRunning, protocol.EventChecked:
 		b.done++
 	}
 	b.bar.SetCurrent(int64(b.done))
