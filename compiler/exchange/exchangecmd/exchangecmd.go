@@ -8,8 +8,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -281,6 +283,9 @@ type family struct {
 type benchmark struct {
 	Families    []family `json:"families"`
 	RatioMedian float64  `json:"ratio_median"`
+	// Growth10x is how many times longer a kind's 1.2m family takes to schedule than
+	// its 117k family, for the kinds that have both.
+	Growth10x map[string]float64 `json:"growth_10x,omitempty"`
 }
 
 func bench() *cobra.Command {
@@ -342,11 +347,29 @@ func runBench(only []string) (*benchmark, error) {
 			ratios = append(ratios, x.Ratio)
 		}
 	}
+	b.grow()
 	if n := len(ratios); n > 0 {
 		slices.Sort(ratios)
 		b.RatioMedian = (ratios[(n-1)/2] + ratios[n/2]) / 2
 	}
 	return b, nil
+}
+
+// grow compares the families whose names end in -117k and -1.2m.
+func (b *benchmark) grow() {
+	seconds := map[string]float64{}
+	for _, f := range b.Families {
+		seconds[f.Name] = f.Seconds
+	}
+	for name, large := range seconds {
+		kind, found := strings.CutSuffix(name, "-1.2m")
+		if small := seconds[kind+"-117k"]; found && small > 0 {
+			if b.Growth10x == nil {
+				b.Growth10x = map[string]float64{}
+			}
+			b.Growth10x[kind] = large / small
+		}
+	}
 }
 
 func (b *benchmark) write(w io.Writer) error {
@@ -357,6 +380,11 @@ func (b *benchmark) write(w io.Writer) error {
 	}
 	if err := t.Flush(); err != nil {
 		return err
+	}
+	for _, kind := range slices.Sorted(maps.Keys(b.Growth10x)) {
+		if _, err := fmt.Fprintf(w, "ten times the transfers of %s take %.1f times as long\n", kind, b.Growth10x[kind]); err != nil {
+			return err
+		}
 	}
 	_, err := fmt.Fprintf(w, "median ratio %.3f (families with a bound of at least %d modelled events)\n", b.RatioMedian, countedBound)
 	return err
