@@ -88,16 +88,19 @@ func NewModel(g *graph.Graph) (*Model, error) {
 	return m, nil
 }
 
-// WholeRows are the values that somebody reads as whole rows: norms, residuals and
-// the host. They are gathered on owners of rows; the others stay in slices.
+// WholeRows are the values that are made or read as whole rows: what norms read,
+// and sums with positions or a residual. They are gathered on owners of rows; the
+// others stay in slices, from which the host reads an output as well.
 func (m *Model) WholeRows() map[*graph.Value]bool {
-	w := map[*graph.Value]bool{m.Graph.Outputs[0]: true}
+	w := map[*graph.Value]bool{}
 	for _, s := range m.Steps {
 		if s.Norm != nil {
 			w[s.Norm.In] = true
 		}
-		if s.Linear != nil && s.Linear.Residual != nil {
-			w[s.Linear.Residual] = true
+		if n := s.Linear; n != nil && n.Residual != nil {
+			w[n.Residual], w[n.Out] = true, true
+		} else if n != nil && n.Position != nil {
+			w[n.Out] = true
 		}
 	}
 	return w
