@@ -446,7 +446,7 @@ func (j *Job) checked(c Change, run *Task) {
 		j.finish(c, protocol.JobFailed, fmt.Sprintf("run record: %v", err))
 		return
 	}
-	j.log(c, protocol.Event{Type: protocol.EventChecked, Cycles: r.Cycles, Passed: r.Passed, MaxAbsError: r.MaxAbsError, Seconds: run.Seconds})
+	j.log(c, protocol.Event{Type: protocol.EventChecked, Cycles: r.Cycles, Measured: r.Measured, Passed: r.Passed, MaxAbsError: r.MaxAbsError, Seconds: run.Seconds})
 	j.Passed = r.Passed
 	j.finish(c, protocol.JobDone, "")
 }

@@ -52,7 +52,8 @@ type Event struct {
 	Verdict     VerdictKind `json:"verdict,omitempty"`       // verdict
 	Family      string      `json:"family,omitempty"`        // starting, verdict, decided
 	Constraint  string      `json:"constraint,omitempty"`    // verdict: of a refusal
-	Cycles      uint64      `json:"cycles,omitempty"`        // verdict, decided, checked; modelled
+	Cycles      uint64      `json:"cycles,omitempty"`        // verdict, decided, checked; modelled, unless Measured
+	Measured    bool        `json:"measured,omitempty"`      // checked: a card measured the cycles
 	Decided     int         `json:"decided,omitempty"`       // finalists with a verdict so far
 	Total       int         `json:"total,omitempty"`         // finalists
 	State       JobState    `json:"state,omitempty"`         // finished

@@ -134,6 +134,7 @@ type RunReport struct {
 	DeviceClass string          `json:"device_class"`
 	Model       string          `json:"model"` // what kind of device; says "modelled" when its cycles are
 	Cycles      uint64          `json:"cycles"`
+	Measured    bool            `json:"measured,omitempty"` // by a card; the cycles are modelled otherwise
 	Passed      bool            `json:"reference_passed"`
 	MaxAbsError float64         `json:"max_abs_error"` // over all outputs; largest float64 when one is not finite
 	Tolerance   Tolerance       `json:"tolerance"`

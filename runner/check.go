@@ -28,7 +28,7 @@ func check(file []byte, result Result, expected []byte, task *protocol.Task) (*p
 	}
 	tolerance := task.Run.Tolerance
 	r := &protocol.RunReport{
-		Version: protocol.Version, Cycles: result.Cycles, Passed: true, Tolerance: tolerance, Inputs: task.Inputs, Detail: result.Detail,
+		Version: protocol.Version, Cycles: result.Cycles, Measured: result.Measured, Passed: true, Tolerance: tolerance, Inputs: task.Inputs, Detail: result.Detail,
 	}
 	for i, b := range p.Outputs {
 		// A reference that is too short leaves an output without elements, and that

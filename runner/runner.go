@@ -39,13 +39,14 @@ type Device interface {
 type Load struct{ Package, Parameters, Inputs []byte }
 
 // Result is what a device gives: the output file as the package's bindings lay
-// it out, the cycles, an encoded profile, and a JSON object with what else it
-// knows about the run.
+// it out, the cycles and whether a card measured them, an encoded profile, and a
+// JSON object with what else it knows about the run.
 type Result struct {
-	Outputs []byte
-	Cycles  uint64
-	Profile []byte
-	Detail  []byte
+	Outputs  []byte
+	Cycles   uint64
+	Measured bool // false: modelled
+	Profile  []byte
+	Detail   []byte
 }
 
 // ErrFault is wrapped by errors that the package caused.
