@@ -18,6 +18,7 @@ import (
 	"ipufarm/compiler/exchange/exchangecmd"
 	"ipufarm/compiler/kernel/kernelcmd"
 	"ipufarm/compiler/place/placecmd"
+	"ipufarm/deploy/farmcmd"
 	"ipufarm/deploy/local/runcmd"
 	"ipufarm/protocol/numeric/numericcmd"
 	"ipufarm/protocol/profile/profilecmd"
@@ -48,6 +49,7 @@ func run(args []string) int {
 	place.AddCommand(capturecmd.Place())
 	root.AddCommand(runcmd.Command(), programcmd.Command(), profilecmd.Command(), exchange, place, kernelcmd.Command(),
 		numericcmd.Command(), sdkcmd.Command(), stage)
+	root.AddCommand(farmcmd.Commands()...)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	var exit *runcmd.ExitError

@@ -24,6 +24,7 @@ import (
 
 	"ipufarm/coordinator"
 	"ipufarm/coordinator/client"
+	"ipufarm/deploy/config"
 	"ipufarm/protocol"
 	"ipufarm/protocol/bus"
 	natsserver "ipufarm/protocol/bus/server"
@@ -301,6 +302,16 @@ func (f *Farm) startCoordinator(ctx context.Context) error {
 	case err := <-done:
 		f.coordinatorDone = nil
 		return err
+	}
+}
+
+// Config is what another process on this host needs to talk to the farm. It holds
+// the credentials.
+func (f *Farm) Config() config.Config {
+	return config.Config{
+		NATS:   config.NATS{URLs: []string{f.NATS}, User: f.creds.natsUser, Password: f.creds.natsPassword, Replicas: 1},
+		S3:     config.S3{Endpoint: f.S3, Bucket: bucket, AccessKey: f.creds.s3Access, SecretKey: f.creds.s3Secret},
+		Device: config.Device{Class: DeviceClass}, Devices: []string{DeviceName}, Tool: f.Tool, Embedded: true,
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -41,6 +43,41 @@ func (b *Bus) Presence(ctx context.Context, name string) (protocol.Presence, err
 	var p protocol.Presence
 	_, err := b.get(ctx, b.workerKV, name, protocol.MaxRecord, &p)
 	return p, err
+}
+
+// Fleet reads every presence that there is, ordered by name.
+func (b *Bus) Fleet(ctx context.Context) ([]protocol.Presence, error) {
+	ctx, cancel := timed(ctx)
+	defer cancel()
+	w, err := b.workerKV.WatchAll(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("presence of all: %w", err)
+	}
+	defer w.Stop()
+	var fleet []protocol.Presence
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("presence of all: %w", ctx.Err())
+		case entry, open := <-w.Updates():
+			if !open {
+				return nil, errors.New("presence of all: watch closed")
+			}
+			if entry == nil { // the end of what is there
+				slices.SortFunc(fleet, func(a, b protocol.Presence) int { return strings.Compare(a.Owner.Name, b.Owner.Name) })
+				return fleet, nil
+			}
+			if entry.Operation() != jetstream.KeyValuePut {
+				continue
+			}
+			var p protocol.Presence
+			if err := protocol.Decode(entry.Value(), protocol.MaxRecord, &p); err != nil {
+				b.Refuse("presence", entry.Key(), err)
+				continue
+			}
+			fleet = append(fleet, p)
+		}
+	}
 }
 
 // WatchPresence calls f for every presence there is, for every change, and with
