@@ -149,6 +149,14 @@ func (s shape) gemm(rows, inner, cols int) int64 {
 
 func ceil(a, b int) int { return (a + b - 1) / b }
 
+// price is what a grid costs the family, bytes included. A byte that is there only
+// while the GEMM runs counts a fifth. The conversions keep the compiler from fusing
+// product and sum, which it does on some machines and not on others.
+func (f family) price(cycles int64, resident, transient int) float64 {
+	bytes := float64(resident) + float64(0.2*float64(transient))
+	return float64(cycles) + float64(f.lean*bytes)
+}
+
 // grids lists the cheapest grids of a GEMM on at most so many tiles that the family
 // allows, cheapest first. multiple asks that N be a multiple of it.
 func (f family) grids(s shape, tiles, multiple, limit int) []lower.Grid {
@@ -176,7 +184,7 @@ func (f family) grids(s shape, tiles, multiple, limit int) []lower.Grid {
 							continue
 						}
 						cycles, resident, transient := s.cost(g, max(1, min(tiles, s.rows)))
-						list = append(list, priced{g, float64(cycles) + f.lean*(float64(resident)+0.2*float64(transient))})
+						list = append(list, priced{g, f.price(cycles, resident, transient)})
 					}
 				}
 			}
@@ -318,7 +326,7 @@ func (f family) share(shapes [3]shape, multiple [3]int, tiles int) [3][]lower.Gr
 			cost[i][u] = 1 << 60
 			if len(lists[i][u]) > 0 {
 				cycles, resident, transient := shapes[i].cost(lists[i][u][0], tiles)
-				cost[i][u] = cycles + int64(f.lean*(float64(resident)+0.2*float64(transient)))
+				cost[i][u] = int64(f.price(cycles, resident, transient))
 			}
 		}
 	}

@@ -326,7 +326,7 @@ func (s *search) rank(best *entry, class []int, candidates []lower.Choice) ([]ch
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, choice{c, float64(cost.Cycles) + s.family.lean*float64(cost.Live+cost.TableBytes)})
+		out = append(out, choice{c, s.family.worth(cost)})
 	}
 	sort.SliceStable(out, func(i, j int) bool { return out[i].price < out[j].price })
 	return out, nil
@@ -334,13 +334,13 @@ func (s *search) rank(best *entry, class []int, candidates []lower.Choice) ([]ch
 
 // better is the family's own taste: cycles, and bytes as far as it is lean.
 func (s *search) better(x, y *entry) bool {
-	if s.family.lean == 0 {
-		return better(x, y)
-	}
-	price := func(e *entry) float64 {
-		return float64(e.cost.Cycles) + s.family.lean*float64(e.cost.Live+e.cost.TableBytes)
-	}
-	return price(x) < price(y)
+	return s.family.worth(x.cost) < s.family.worth(y.cost)
+}
+
+// worth is the cost of a recipe or window to the family, bytes included; see price
+// for the conversion.
+func (f family) worth(c *lower.Cost) float64 {
+	return float64(c.Cycles) + float64(f.lean*float64(c.Live+c.TableBytes))
 }
 
 // with returns a recipe with another choice for a class of steps.
