@@ -62,8 +62,10 @@ type Options struct {
 	Env     []string
 	// Stage executes stages in this process instead of in children; for tests.
 	Stage protocol.StageFunc
-	// Device is what the runner runs packages on; nil is the simulated device.
-	Device runner.Device
+	// Device is what the runner runs packages on; nil is the simulated device. Its
+	// name, empty for DeviceName, is in the run record.
+	Device     runner.Device
+	DeviceName string
 
 	Timers protocol.Timers // zero is DefaultTimers with a quicker reaper
 	Log    *slog.Logger    // nil discards
@@ -130,6 +132,9 @@ func prepare(o Options) (*Farm, error) {
 	}
 	if o.Device == nil {
 		o.Device = runner.Simulator{}
+	}
+	if o.DeviceName == "" {
+		o.DeviceName = DeviceName
 	}
 	if o.Command == nil && o.Stage == nil {
 		executable, err := os.Executable()
@@ -239,7 +244,7 @@ func (f *Farm) startParts(ctx context.Context) error {
 	}
 	err = launch("runner-0", func(b *bus.Bus, ready func()) error {
 		return runner.Run(partsCtx, runner.Config{
-			Name: "runner-0", DeviceName: DeviceName, DeviceClass: DeviceClass, Device: f.opts.Device, Bus: b, Store: f.artifacts, Cache: cache,
+			Name: "runner-0", DeviceName: f.opts.DeviceName, DeviceClass: DeviceClass, Device: f.opts.Device, Bus: b, Store: f.artifacts, Cache: cache,
 			Dir: filepath.Join(f.dir, "device"), Scratch: filepath.Join(f.dir, "scratch"), Timers: f.opts.Timers, Log: f.opts.Log,
 		}, ready)
 	})
@@ -291,7 +296,7 @@ func (f *Farm) startCoordinator(ctx context.Context) error {
 	go func() {
 		err := coordinator.Run(ctx, coordinator.Config{
 			Bus: b, Store: f.artifacts, Path: filepath.Join(f.dir, "coordinator.db"), Log: f.opts.Log.With("part", "coordinator"),
-			Layout: bus.DefaultLayout(f.opts.Timers, DeviceClass, DeviceName), Failpoint: f.opts.failpoint,
+			Layout: bus.DefaultLayout(f.opts.Timers, DeviceClass, f.opts.DeviceName), Failpoint: f.opts.failpoint,
 		}, func() { close(ready) })
 		f.fail("coordinator", err)
 		done <- err
@@ -311,7 +316,7 @@ func (f *Farm) Config() config.Config {
 	return config.Config{
 		NATS:   config.NATS{URLs: []string{f.NATS}, User: f.creds.natsUser, Password: f.creds.natsPassword, Replicas: 1},
 		S3:     config.S3{Endpoint: f.S3, Bucket: bucket, AccessKey: f.creds.s3Access, SecretKey: f.creds.s3Secret},
-		Device: config.Device{Class: DeviceClass}, Devices: []string{DeviceName}, Tool: f.Tool, Embedded: true,
+		Device: config.Device{Class: DeviceClass}, Devices: []string{f.opts.DeviceName}, Tool: f.Tool, Embedded: true,
 	}
 }
 

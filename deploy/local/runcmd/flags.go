@@ -19,6 +19,7 @@ import (
 // options are the flags of the verb.
 type options struct {
 	Work
+	device    string
 	save      string
 	artifacts string
 	pkg       string
@@ -34,6 +35,7 @@ func defaults() options { return options{Work: NewWork()} }
 
 func (o *options) bind(f *pflag.FlagSet) {
 	o.Work.Bind(f)
+	f.StringVar(&o.device, "device", simulator, "what runs the package: simulator, or exec:COMMAND for an external loader of a real card")
 	f.StringVar(&o.save, "save-reference-inputs", "", "write weights, inputs and expected outputs to this new folder")
 	f.StringVar(&o.artifacts, "artifacts", "artifacts", "folder for what the run leaves behind")
 	f.StringVar(&o.pkg, "package", "", "where to write the package (default in --artifacts)")

@@ -54,7 +54,7 @@ func describe(e *protocol.Event) string {
 		if !e.Passed {
 			verdict = "does not agree with"
 		}
-		return fmt.Sprintf("checked: %s modelled cycles, %s the reference (max abs error %s)", Group(e.Cycles), verdict, errorText(e.MaxAbsError, 4))
+		return fmt.Sprintf("checked: %s %s cycles, %s the reference (max abs error %s)", Group(e.Cycles), origin(e.Measured), verdict, errorText(e.MaxAbsError, 4))
 	case protocol.EventFault:
 		task := string(e.Kind)
 		if e.Candidate != protocol.NoCandidate {

@@ -27,6 +27,7 @@ import (
 	"ipufarm/protocol/atomicfile"
 	"ipufarm/protocol/profile"
 	"ipufarm/protocol/program"
+	"ipufarm/runner"
 )
 
 // Exit statuses of the verb, beside 1 for everything that went wrong before there
@@ -49,21 +50,29 @@ func (e *ExitError) Unwrap() error { return e.Err }
 func Command() *cobra.Command {
 	o := defaults()
 	c := &cobra.Command{
-		Use:   "run",
+		Use:   "run [DEVICE-CONFIGURATION]",
 		Short: "compile a workload on an embedded farm, run it and check it",
 		Long: `Start a farm in this process (NATS, S3, coordinator, workers, a runner with the
 simulated device), submit one job to it, and show what became of it: the winner,
 the refused finalists, modelled cycles, and the error against the reference.
 
+With --device exec:COMMAND the package runs on a real card instead, through an
+external loader, which is handed the device configuration file if there is one; the
+cycles of the run are then measured.
+
 Exit status: 0 the output agrees with the reference, 3 no finalist was feasible,
 4 the output does not agree, 1 anything else, 130 interrupted.`,
-		Args:         NoArguments,
+		Args:         oneFile,
 		SilenceUsage: true,
-		RunE: func(c *cobra.Command, _ []string) error {
+		RunE: func(c *cobra.Command, args []string) error {
 			if err := o.check(c.Flags()); err != nil {
 				return err
 			}
-			err := run(c.Context(), o, c.OutOrStdout(), c.ErrOrStderr())
+			device, err := chooseDevice(o.device, args)
+			if err != nil {
+				return err
+			}
+			err = run(c.Context(), o, device, c.OutOrStdout(), c.ErrOrStderr())
 			if err != nil && c.Context().Err() != nil {
 				return errors.New("interrupted")
 			}
@@ -78,7 +87,7 @@ Exit status: 0 the output agrees with the reference, 3 no finalist was feasible,
 // files are where the results go.
 type files struct{ pkg, profile, html, summary, log string }
 
-func run(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
+func run(ctx context.Context, o options, device runner.Device, stdout, stderr io.Writer) (err error) {
 	began := time.Now()
 	order, err := o.Order()
 	if err != nil {
@@ -108,7 +117,11 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
 	defer logFile.Close()
 	log := slog.New(slog.NewTextHandler(logFile, nil))
 
-	farm, err := local.Start(ctx, local.Options{State: o.state, Workers: o.workers, NATSPort: o.natsPort, S3Port: o.s3Port, Log: log})
+	farmOptions := local.Options{State: o.state, Workers: o.workers, NATSPort: o.natsPort, S3Port: o.s3Port, Log: log}
+	if device != nil {
+		farmOptions.Device, farmOptions.DeviceName = device, cardName
+	}
+	farm, err := local.Start(ctx, farmOptions)
 	if err != nil {
 		return fmt.Errorf("%w (state in %s, log in %s)", err, state, out.log)
 	}
@@ -360,8 +373,8 @@ func fetch(ctx context.Context, c *client.Client, r *protocol.JobReport, out fil
 		return err
 	}
 	return atomicfile.WriteFunc(out.html, func(w io.Writer) error {
-		return profile.Render(w, p, profile.RenderMeta{Title: slugTitle(out), Device: r.Run.Model, Facts: []profile.Metadata{
-			{Name: "modelled cycles", Value: Group(s.Cycles)},
+		return profile.Render(w, p, profile.RenderMeta{Title: slugTitle(out), Device: r.Run.Model, Measured: r.Run.Measured, Facts: []profile.Metadata{
+			{Name: origin(r.Run.Measured) + " cycles", Value: Group(s.Cycles)},
 			{Name: "family", Value: s.WinnerFamily},
 			{Name: "package", Value: s.PackageSHA256},
 			{Name: "reference", Value: "max abs error " + errorText(s.MaxAbsError, 4)},

@@ -30,6 +30,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "stage" {
 		os.Exit(worker.ChildMain((&compiler.Stages{}).Run))
 	}
+	if len(os.Args) > 1 && os.Args[1] == "card" {
+		os.Exit(card(os.Args[2:]))
+	}
 	os.Exit(m.Run())
 }
 
@@ -435,7 +438,16 @@ func TestBadInput(t *testing.T) {
 		{[]string{"--s3-port", used}, []string{"--s3-port " + used, "in use", "0 for a free one"}},
 		{[]string{"--nats-port", "4444", "--s3-port", "4444"}, []string{"--nats-port and --s3-port 4444", "two different ports are accepted"}},
 		{[]string{"--quickly"}, []string{"unknown flag: --quickly", "run --help"}},
-		{[]string{"quickly"}, []string{`argument "quickly"`, "only flags are accepted"}},
+		{[]string{"quickly"}, []string{`argument "quickly"`, "only flags are accepted with the simulated device", "--device exec:COMMAND"}},
+		{[]string{"--device", "card"}, []string{`--device "card"`, "simulator and exec:COMMAND are accepted"}},
+		{[]string{"--device", ""}, []string{`--device ""`, "simulator and exec:COMMAND are accepted"}},
+		{[]string{"--device", "exec:"}, []string{`--device "exec:"`, "a command behind"}},
+		{[]string{"--device", "exec:" + file}, []string{file, "permission denied", "the path or name of a program is accepted"}},
+		{[]string{"--device", "exec:no-such-loader x"}, []string{`--device "exec:no-such-loader x"`, "no-such-loader: executable file not found"}},
+		{[]string{"--device", "exec:true", file}, []string{file, "device configuration: truncated: 0 bytes"}},
+		{[]string{"--device", "exec:true", folder}, []string{folder, "a regular file is accepted"}},
+		{[]string{"--device", "exec:true", file + "-absent"}, []string{file + "-absent", "no such file"}},
+		{[]string{"--device", "exec:true", "one", "two"}, []string{`argument "two"`, "one device configuration file"}},
 		{[]string{"--artifacts", ""}, []string{"--artifacts", "the path is empty"}},
 		{[]string{"--package", ""}, []string{"--package", "the path is empty"}},
 		{[]string{"--profile-output", ""}, []string{"--profile-output", "the path is empty"}},

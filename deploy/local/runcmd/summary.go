@@ -18,13 +18,14 @@ import (
 )
 
 // summary is what a run prints with --json and writes to summary.json. All cycles
-// and milliseconds are modelled. Keys are added, never changed.
+// and milliseconds are modelled, but those of a run on a card. Keys are added, never changed.
 type summary struct {
 	Workload        json.RawMessage       `json:"workload"`
 	Tiles           int                   `json:"tiles"`
 	Device          string                `json:"device"`
 	Cycles          uint64                `json:"cycles"`
-	Milliseconds    float64               `json:"milliseconds"` // at machine.ClockHz
+	CyclesMeasured  bool                  `json:"cycles_measured"` // by a card; Cycles are modelled otherwise
+	Milliseconds    float64               `json:"milliseconds"`    // at machine.ClockHz
 	CyclesByKind    compiler.CyclesByKind `json:"cycles_by_kind"`
 	ReferencePassed bool                  `json:"reference_passed"`
 	MaxAbsError     float64               `json:"max_abs_error"`
@@ -93,10 +94,13 @@ func summarise(r *protocol.JobReport, spec compiler.Spec, tolerance protocol.Tol
 		s.PackageSHA256, s.CyclesByKind = facts.PackageSHA256, facts.CyclesByKind
 	}
 	if run := r.Run; run != nil {
-		s.Device, s.Cycles, s.ReferencePassed, s.MaxAbsError = run.Model, run.Cycles, run.Passed, run.MaxAbsError
+		s.Device, s.Cycles, s.CyclesMeasured, s.ReferencePassed, s.MaxAbsError = run.Model, run.Cycles, run.Measured, run.Passed, run.MaxAbsError
 		s.Milliseconds = float64(run.Cycles) * 1000 / machine.ClockHz
 		var detail struct {
 			CyclesByKind *compiler.CyclesByKind `json:"cycles_by_kind"`
+		}
+		if run.Measured {
+			s.CyclesByKind = compiler.CyclesByKind{} // the modelled ones are not of this run
 		}
 		if json.Unmarshal(run.Detail, &detail) == nil && detail.CyclesByKind != nil {
 			s.CyclesByKind = *detail.CyclesByKind
@@ -211,9 +215,10 @@ func (s *summary) print(out io.Writer, f files) error {
 		verdict = "FAILED"
 	}
 	fmt.Fprintf(w, "\ndevice\t%s\n", Clean(s.Device))
-	fmt.Fprintf(w, "modelled cycles\t%s\t%.6f ms at %.1f GHz\n", Group(s.Cycles), s.Milliseconds, machine.ClockHz/1e9)
-	k := s.CyclesByKind
-	fmt.Fprintf(w, "  compute\t%s\n  exchange\t%s\n  synchronisation\t%s\n", Group(uint64(k.Compute)), Group(uint64(k.Exchange)), Group(uint64(k.Synchronization)))
+	fmt.Fprintf(w, "%s cycles\t%s\t%.6f ms at %.1f GHz\n", origin(s.CyclesMeasured), Group(s.Cycles), s.Milliseconds, machine.ClockHz/1e9)
+	if k := s.CyclesByKind; k != (compiler.CyclesByKind{}) {
+		fmt.Fprintf(w, "  compute\t%s\n  exchange\t%s\n  synchronisation\t%s\n", Group(uint64(k.Compute)), Group(uint64(k.Exchange)), Group(uint64(k.Synchronization)))
+	}
 	fmt.Fprintf(w, "phases, transfers\t%d, %s\n", s.Phases, Group(uint64(s.Transfers)))
 	fmt.Fprintf(w, "table bytes\t%s\ton the fullest tile\n", Group(uint64(s.TableBytesMax)))
 	fmt.Fprintf(w, "SRAM bytes\t%s\tpeak of the fullest tile\n", Group(uint64(s.SRAMBytesPeak)))
