@@ -22,7 +22,8 @@
 //	IPUFARM_RUN_SECONDS
 //
 // Standard input says nothing; it ends when the runner dies, and the command must
-// leave the card alone then. The first line on standard output is
+// leave the card alone then. It takes the card for itself, against programs that are
+// not ours. The first line on standard output is
 //
 //	ipufarm-loader 1
 //
