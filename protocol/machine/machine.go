@@ -54,19 +54,28 @@ func Partner(physical int) int { return physical ^ 2 }
 func Row(physical int) int { return physical >> 6 }
 
 // place are the topology fields of a physical tile that routing depends on.
-type place struct{ row, half, folded, lane, sub int }
+type place struct{ row, half, folded, lane, sub int32 }
 
-func placeOf(physical int) place {
+// places are the topology fields of all physical tiles: routes are asked for by the
+// million.
+var places = func() (p [Tiles]place) {
+	for t := range p {
+		p[t] = newPlace(t)
+	}
+	return p
+}()
+
+func newPlace(physical int) place {
 	column := physical >> 2 & 15
-	p := place{row: physical >> 6, half: column >> 3, folded: column, lane: physical >> 1 & 1, sub: physical & 1}
+	p := place{row: int32(physical >> 6), half: int32(column >> 3), folded: int32(column), lane: int32(physical >> 1 & 1), sub: int32(physical & 1)}
 	if column > 7 {
-		p.folded = 15 - column
+		p.folded = int32(15 - column)
 	}
 	return p
 }
 
 // displacement is the signed horizontal distance of a route, never zero.
-func displacement(s, d place) int {
+func displacement(s, d *place) int32 {
 	eps := 1 + d.lane
 	if d.half != d.sub {
 		eps = 5 - d.lane
@@ -77,7 +86,7 @@ func displacement(s, d place) int {
 // Direction is the outgoing side, 1 or 2, that a word leaves source by to reach
 // dest. The send field is a mask: 3 sends both ways.
 func Direction(source, dest int) int {
-	if displacement(placeOf(source), placeOf(dest)) > 0 {
+	if displacement(&places[source], &places[dest]) > 0 {
 		return 1
 	}
 	return 2
@@ -87,8 +96,8 @@ func Direction(source, dest int) int {
 // receiver's incoming mux at event S + MuxTime + 1 of the receiver's timeline.
 // It lies in -78..112 and does not depend on the lane of the source.
 func MuxTime(source, dest int) int {
-	s, d := placeOf(source), placeOf(dest)
-	k := 5
+	s, d := &places[source], &places[dest]
+	k := int32(5)
 	if d.half == 1 {
 		k = 3
 	}
@@ -96,7 +105,7 @@ func MuxTime(source, dest int) int {
 	if s.half == 1 && d.half == 0 {
 		t += 16
 	}
-	return t
+	return int(t)
 }
 
 // PointerLag is the number of events between the mux selecting a word and its
@@ -106,7 +115,7 @@ func PointerLag(dest int) int { return 52 + 2*Row(dest) }
 // Latency is the number of events from a word's send to its SRAM write.
 func Latency(source, dest int) int { return MuxTime(source, dest) + 1 + PointerLag(dest) }
 
-func abs(x int) int {
+func abs(x int32) int32 {
 	if x < 0 {
 		return -x
 	}

@@ -86,7 +86,7 @@ func TestRouteRanges(t *testing.T) {
 			if dir := Direction(s, d); dir != 1 && dir != 2 {
 				t.Fatalf("direction of %d->%d is %d", s, d, dir)
 			}
-			if x := displacement(placeOf(s), placeOf(d)); x == 0 || x < -47 || x > 47 {
+			if x := displacement(&places[s], &places[d]); x == 0 || x < -47 || x > 47 {
 				t.Fatalf("displacement of %d->%d is %d", s, d, x)
 			}
 		}
