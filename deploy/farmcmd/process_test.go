@@ -175,7 +175,7 @@ func (p *process) stop() {
 // call runs a verb to its end and returns what it printed.
 func call(t *testing.T, want int, args ...string) string {
 	t.Helper()
-	p := launch(t, nil, args...)
+	p := launch(t, nil, append(args, "--timeout", "1m")...)
 	if got := p.status(); got != want {
 		t.Fatalf("%v: status %d, want %d\n%s%s", args, got, want, &p.stdout, &p.stderr)
 	}
@@ -293,7 +293,7 @@ func testUp(t *testing.T) result {
 }
 
 // testSeparate: servers here, every part of the farm in a process of its own. The
-// first worker is killed in the middle of a task.
+// first worker is killed in the middle of a task, and the coordinator with it.
 func testSeparate(t *testing.T) result {
 	nats, err := natsserver.Start(natsserver.Options{Dir: t.TempDir(), User: "farm", Password: "secret"})
 	if err != nil {
@@ -316,7 +316,8 @@ func testSeparate(t *testing.T) result {
 	if err != nil {
 		t.Fatal(err)
 	}
-	coordinator := launch(t, nil, "coordinator", "--config", file, "--state", t.TempDir(), "--devices", "card0").ready()
+	coordinate := []string{"coordinator", "--config", file, "--state", t.TempDir(), "--devices", "card0"}
+	coordinator := launch(t, nil, coordinate...).ready()
 	runner := launch(t, nil, "runner", "--config", file, "--state", t.TempDir(), "--name", "runner-a", "--device", "card0").ready()
 
 	job := submit(t, file, "--device", "card0")
@@ -328,9 +329,13 @@ func testSeparate(t *testing.T) result {
 	victim := launch(t, []string{stallFile + "=" + stalled}, "worker", "--config", file, "--name", "victim", "--slots", "1").ready()
 	victim.await("stalled schedule", func() bool { _, err := os.Stat(stalled); return err == nil })
 	heir := launch(t, nil, "worker", "--config", file, "--name", "heir", "--slots", "1").ready()
-	if err := victim.Process.Kill(); err != nil {
-		t.Error(err)
+	for _, p := range []*process{victim, coordinator} {
+		if err := p.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		p.status()
 	}
+	coordinator = launch(t, nil, coordinate...).ready()
 	call(t, 0, "watch", job, "--config", file)
 	r := fetched(t, file, job)
 	heir.stop()

@@ -64,7 +64,7 @@ func Connect(cfg Config) (*Bus, error) {
 		b.log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
 	options := []nats.Option{
-		nats.Name(cfg.Name), nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond), nats.ReconnectJitter(50*time.Millisecond, 50*time.Millisecond),
+		nats.Name(cfg.Name), nats.Timeout(opTimeout), nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond), nats.ReconnectJitter(50*time.Millisecond, 50*time.Millisecond),
 		nats.ReconnectHandler(func(*nats.Conn) { b.onReconnect() }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
