@@ -79,6 +79,10 @@ func stub(mode string, args []string) int {
 		return ExitDevice
 	case "sleep":
 		hang()
+	case "answer later":
+		hang()
+		answer(goodResult)
+		return 0
 	case "hang":
 		fmt.Fprintln(os.Stderr, "waiting for the card")
 	}
@@ -131,8 +135,8 @@ func stub(mode string, args []string) int {
 		child(nil, "sleep")
 		child(&syscall.SysProcAttr{Setsid: true}, "sleep")
 		answer(goodResult)
-	case "result":
-		answer(args[0])
+	case "late":
+		child(&syscall.SysProcAttr{Setsid: true}, "answer later")
 	case "no result":
 		write("outputs", string(inputs))
 	case "no outputs":
@@ -307,6 +311,7 @@ func TestBadLoaders(t *testing.T) {
 		{"failure", Options{}, ErrExit, "exit status 3; its log ends with: "},
 		{"signal", Options{}, ErrExit, "signal: killed"},
 		{"children", Options{}, ErrLeftBehind, "(process "},
+		{"late", Options{}, ErrLeftBehind, "(process "},
 		{"no result", Options{}, ErrAnswer, "result.json is missing"},
 		{"no outputs", Options{}, ErrAnswer, "outputs is missing"},
 		{"folder for outputs", Options{}, ErrAnswer, "outputs is not a regular file"},
@@ -347,7 +352,7 @@ func living(t *testing.T, executable, mode string) (found []string) {
 	}
 	for _, path := range paths {
 		line, _ := os.ReadFile(path) // of a zombie it is empty
-		for _, m := range []string{mode, "sleep"} {
+		for _, m := range []string{mode, "sleep", "answer later"} {
 			if strings.HasPrefix(string(line), executable+"\x00stub\x00"+m+"\x00") {
 				found = append(found, path+": "+strings.ReplaceAll(string(line), "\x00", " "))
 			}
