@@ -18,6 +18,7 @@ const (
 	WithName               // of a worker or runner
 	WithSlots              // of a worker
 	WithDevice             // class and name
+	WithClass              // of the farm's devices
 	WithQueues             // of the coordinator: device class, devices, replicas
 	WithTool
 )
@@ -54,8 +55,11 @@ func (x *Flags) Bind(f *pflag.FlagSet, parts ...Part) {
 		case WithDevice:
 			text(x, f, "device-class", "class of the device (default ipu21)", func(c *Config) *string { return &c.Device.Class })
 			text(x, f, "device", "name of the device", func(c *Config) *string { return &c.Device.Name })
-		case WithQueues:
+		case WithClass, WithQueues:
 			text(x, f, "device-class", "class of the farm's devices (default ipu21)", func(c *Config) *string { return &c.Device.Class })
+			if p == WithClass {
+				break
+			}
 			list(x, f, "devices", "names of the farm's devices, with commas (default sim0)", func(c *Config) *[]string { return &c.Devices })
 			number(x, f, "replicas", "copies of every stream and bucket: 1 (default), or 3 in a cluster", func(c *Config) *int { return &c.NATS.Replicas })
 		case WithTool:

@@ -23,7 +23,7 @@ import (
 
 // Commands returns the verbs.
 func Commands() []*cobra.Command {
-	all := []*cobra.Command{Up(), Coordinator(), Worker(), Runner(), Submit(), Watch(), Explain(), Cancel(), Fetch()}
+	all := []*cobra.Command{Up(), Coordinator(), Worker(), Runner(), Submit(), Watch(), Explain(), Cancel(), Retry(), Fetch(), Top()}
 	for _, c := range all {
 		c.SilenceUsage = true
 		c.SetFlagErrorFunc(runcmd.FlagError)

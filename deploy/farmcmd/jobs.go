@@ -62,18 +62,7 @@ watch, explain, cancel and fetch take the id. The S3 server is needed only for
 				return err
 			}
 			job.Priority, job.ID = priority, protocol.NewJobID()
-			err = s.within(c.Context(), func(ctx context.Context) error {
-				_, err := s.client.Submit(ctx, job)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			if to.json {
-				return printJSON(c, standing{job.ID, protocol.JobActive})
-			}
-			_, err = fmt.Fprintln(c.OutOrStdout(), job.ID)
-			return err
+			return s.submit(c, job, to.json)
 		},
 	}
 	to.bind(c, config.WithS3, config.WithTool)
@@ -178,6 +167,57 @@ unless another job wants it. A job that is over stays as it is.`,
 	}
 	to.bind(c)
 	return c
+}
+
+// Retry returns the verb.
+func Retry() *cobra.Command {
+	var to reach
+	c := &cobra.Command{
+		Use:   "retry JOB",
+		Short: "hand a job that is over in again and print its new id",
+		Long: `Hand what was submitted as a job in again, under a new id. Tasks that found
+something out are taken from the cache; those that failed or were given up are done
+again, and so is the run.`,
+		Args: oneJob,
+		RunE: func(c *cobra.Command, args []string) error {
+			s, shut, err := to.open(c, false)
+			if err != nil {
+				return err
+			}
+			defer shut()
+			r, err := s.report(c.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if !r.State.Over() {
+				return fmt.Errorf("job %s is still %s: one that is over is accepted; cancel ends it", r.Job, r.State)
+			}
+			if r.Submission == nil {
+				return errors.New("the coordinator's report does not say what was submitted")
+			}
+			job := *r.Submission
+			job.ID = protocol.NewJobID()
+			return s.submit(c, job, to.json)
+		},
+	}
+	to.bind(c)
+	return c
+}
+
+// submit hands a job in and prints its id.
+func (s *session) submit(c *cobra.Command, job protocol.Job, asJSON bool) error {
+	err := s.within(c.Context(), func(ctx context.Context) error {
+		_, err := s.client.Submit(ctx, job)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(c, standing{job.ID, protocol.JobActive})
+	}
+	_, err = fmt.Fprintln(c.OutOrStdout(), job.ID)
+	return err
 }
 
 // Fetch returns the verb.

@@ -261,6 +261,11 @@ func testUp(t *testing.T) result {
 		t.Errorf("explained as %+v", e)
 	}
 	// A job that is over shows the same again, now from its report.
+	again := strings.TrimSuffix(call(t, 0, "retry", job, "--config", file), "\n")
+	call(t, 0, "watch", again, "--config", file)
+	if got := fetched(t, file, again); again == job || got != r {
+		t.Errorf("again as %s it gives %+v, before %+v", again, got, r)
+	}
 	last := ""
 	for line := range strings.Lines(call(t, 0, "watch", job, "--config", file, "--json")) {
 		last = line
@@ -279,6 +284,16 @@ func testUp(t *testing.T) result {
 		t.Errorf("cancel prints %q", text)
 	}
 	call(t, 1, "watch", job, "--config", file)
+
+	var o overview
+	text := call(t, 0, "top", "--config", file, "--json")
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		t.Error(err)
+	}
+	// Three priorities of tasks, runs for any device and for the one there is.
+	if len(o.Workers) != 2 || o.Workers[0].Slots != 1 || o.Workers[0].Tool == "" || len(o.Runners) != 1 || o.Runners[0].Device != "sim0" || len(o.Queues) != 5 {
+		t.Errorf("top prints %s", text)
+	}
 
 	unknown := launch(t, nil, "watch", strings.Repeat("0", 32), "--config", file)
 	if got := unknown.status(); got != 1 || unknown.stderr.String() != "ipufarm: job: there is no job "+strings.Repeat("0", 32)+"\n" {

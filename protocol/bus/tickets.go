@@ -180,11 +180,15 @@ func (b *Bus) Bell(q protocol.Queue, f func()) (stop func(), err error) {
 	return func() { s.Unsubscribe() }, nil
 }
 
-// Tickets counts the tickets that wait in a queue and that are held.
+// Tickets counts the tickets that wait in a queue and that are held; ErrNotFound if
+// the coordinator has made no such queue.
 func (b *Bus) Tickets(ctx context.Context, q protocol.Queue) (waiting, held int, err error) {
 	ctx, cancel := timed(ctx)
 	defer cancel()
 	c, err := b.js.Consumer(ctx, q.Stream, q.Consumer)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		err = ErrNotFound
+	}
 	if err != nil {
 		return 0, 0, fmt.Errorf("consumer %s: %w", q.Consumer, err)
 	}
