@@ -259,10 +259,9 @@ func schedule(ctx context.Context, p *lower.Program, addresses []uint32, progres
 					return
 				}
 				x := placed.Problem(&p.Phases[i])
-				if c.Schedules[i], errs[i] = exchange.Solve(x); errs[i] != nil {
+				if c.Schedules[i], c.Rows[i], errs[i] = exchange.SolveRows(x); errs[i] != nil {
 					continue
 				}
-				c.Rows[i], errs[i] = exchange.Encode(x, c.Schedules[i])
 				progress(fmt.Sprintf("scheduled %d of %d phases", done.Add(1), len(p.Phases)))
 			}
 		}()

@@ -60,6 +60,8 @@ func Encode(p *Problem, s *Schedule) (*Rows, error) {
 
 // rowEncoder builds one row after another, reusing its lists.
 type rowEncoder struct {
+	keys     []sortKey // scratch of sortReceives
+	spare    []receive
 	p        *Problem
 	schedule *Schedule
 	routes   *routes
@@ -233,7 +235,26 @@ func (e *rowEncoder) listReceives() {
 			e.base = e.p.Receivers[r].Address
 		}
 	}
-	slices.SortFunc(e.receives, func(a, b receive) int { return cmp.Compare(a.mux, b.mux) })
+	e.sortReceives()
+}
+
+// sortReceives puts the receives in the order of their mux windows: by radix, for
+// a tile may have thousands.
+func (e *rowEncoder) sortReceives() {
+	byMux := func(a, b receive) int { return cmp.Compare(a.mux, b.mux) }
+	if len(e.receives) < 64 || slices.IsSortedFunc(e.receives, byMux) {
+		slices.SortStableFunc(e.receives, byMux)
+		return
+	}
+	e.keys = slices.Grow(e.keys[:0], len(e.receives))
+	for i := range e.receives {
+		e.keys = append(e.keys, sortKey{uint64(uint32(e.receives[i].mux) ^ 1<<31), int32(i)})
+	}
+	sorted := slices.Grow(e.spare[:0], len(e.receives))
+	for _, k := range sortByKey(e.keys) {
+		sorted = append(sorted, e.receives[k.item])
+	}
+	e.receives, e.spare = sorted, e.receives
 }
 
 // writes returns the event at which a receive writes its first item.

@@ -66,17 +66,32 @@ func (p *Problem) work() (out, in []int32) {
 // only on problems that Check refuses or whose phase would exceed the longest
 // row that machine.DecodeRow accepts.
 func Solve(p *Problem) (*Schedule, error) {
-	if err := p.Check(); err != nil {
-		return nil, err
+	s, _, err := best(p)
+	return s, err
+}
+
+// SolveRows schedules and encodes a problem: Solve and Encode, without encoding
+// twice what Solve had to encode to judge it.
+func SolveRows(p *Problem) (*Schedule, *Rows, error) {
+	s, rows, err := best(p)
+	if err == nil && rows == nil {
+		rows, err = Encode(p, s)
 	}
-	s, err := bestOf(p)
+	return s, rows, err
+}
+
+func best(p *Problem) (*Schedule, *Rows, error) {
+	if err := p.Check(); err != nil {
+		return nil, nil, err
+	}
+	s, rows, err := bestOf(p)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if s.Horizon > machine.MaxHorizon {
-		return nil, fmt.Errorf("exchange phase ends at event %d, rows may last at most %d", s.Horizon, machine.MaxHorizon)
+		return nil, nil, fmt.Errorf("exchange phase ends at event %d, rows may last at most %d", s.Horizon, machine.MaxHorizon)
 	}
-	return s, nil
+	return s, rows, nil
 }
 
 // Sizes that the choice of a policy depends on, found by experiment on the bench
@@ -90,12 +105,12 @@ const (
 )
 
 // bestOf tries the policies that suit a problem and keeps the best schedule.
-func bestOf(p *Problem) (*Schedule, error) {
+func bestOf(p *Problem) (*Schedule, *Rows, error) {
 	bound := LowerBound(p)
 	q := sortStreams(p)
 	units := cutUnits(q, min(max(bound/unitsPerTile, shortestUnit), longestUnit))
 	if len(p.Receivers) > len(p.Transfers) || slices.Contains(p.Widths, 64) {
-		return multicasts(p, q, units)
+		return multicasts(p, q, units, bound)
 	}
 	var best *Schedule
 	if c, ok := colourUnits(q, units, bound/wordsPerRound); ok {
@@ -103,7 +118,7 @@ func bestOf(p *Problem) (*Schedule, error) {
 		l.rounds(units, c.colour)
 		best = l.schedule()
 		if best.Horizon <= bound+bound/32+unavoidableTail {
-			return best, nil
+			return best, nil, nil
 		}
 	}
 	g := newGreedy(q, units)
@@ -111,40 +126,46 @@ func bestOf(p *Problem) (*Schedule, error) {
 	if s := g.schedule(); best == nil || s.Horizon < best.Horizon {
 		best = s
 	}
-	return best, nil
+	return best, nil, nil
 }
 
-// multicasts schedules a problem with all free transfers ordinary and with all of
-// them that can be as 64-bit items, and returns the better schedule. What an
-// ordinary control may share an instruction with, one of a 64-bit receive may
-// not, so a schedule with the latter must be seen to be encodable.
-func multicasts(p *Problem, q *sorted, units []unit) (*Schedule, error) {
+// multicasts schedules a problem with all free transfers that can be as 64-bit
+// items, and with all of them ordinary unless no ordinary schedule could end sooner,
+// and returns the better schedule. What an ordinary control may share an instruction
+// with, one of a 64-bit receive may not, so a schedule with the latter must be seen
+// to be encodable; its rows are returned, too.
+func multicasts(p *Problem, q *sorted, units []unit, bound int32) (*Schedule, *Rows, error) {
 	var best *Schedule
+	var rows *Rows
 	var failed error
-	for _, free := range []bool{false, true} {
+	for _, free := range []bool{true, false} {
 		widened, any, err := widen(q, units, free)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if free && !any {
-			break // the same as before
+			continue // the same as without
 		}
 		g := newSoonest(q, widened)
 		g.run()
 		s := g.schedule()
-		if best != nil && s.Horizon >= best.Horizon {
+		if best != nil && s.Horizon > best.Horizon {
 			break
 		}
+		var encoded *Rows
 		if any {
-			if _, err := Encode(p, s); err != nil {
+			if encoded, err = Encode(p, s); err != nil {
 				failed = err
 				continue
 			}
 		}
-		best = s
+		best, rows = s, encoded
+		if s.Horizon <= bound {
+			break
+		}
 	}
 	if best == nil {
-		return nil, failed
+		return nil, nil, failed
 	}
-	return best, nil
+	return best, rows, nil
 }
