@@ -199,7 +199,8 @@ func solveApart(p *lower.Program, problems []place.Problem, local []int32) ([][]
 	}
 	solved := make([][]uint32, len(problems))
 	errs := make([]error, len(problems))
-	var next atomic.Int64
+	var next, failed atomic.Int64
+	failed.Store(int64(len(problems)))
 	var wg sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		wg.Add(1)
@@ -208,8 +209,9 @@ func solveApart(p *lower.Program, problems []place.Problem, local []int32) ([][]
 			quick := place.Solver{Effort: apartEffort}
 			var full place.Solver
 			for {
+				// Tiles are taken in order, so all below a failed one are decided.
 				t := int(next.Add(1)) - 1
-				if t >= len(problems) {
+				if int64(t) >= failed.Load() {
 					return
 				}
 				if errs[t] = quick.Reset(&problems[t]); errs[t] == nil {
@@ -221,6 +223,8 @@ func solveApart(p *lower.Program, problems []place.Problem, local []int32) ([][]
 				problems[t].Separate = problems[t].Separate[:strict[t]]
 				if errs[t] = full.Reset(&problems[t]); errs[t] == nil {
 					solved[t], errs[t] = full.Solve()
+				}
+				for low := failed.Load(); errs[t] != nil && int64(t) < low && !failed.CompareAndSwap(low, int64(t)); low = failed.Load() {
 				}
 			}
 		}()
