@@ -245,40 +245,31 @@ func whyRefused(r *protocol.Refusal) *refused {
 // size is a size for people.
 func size(n int64) string { return runcmd.Group(uint64(max(n, 0))) + " bytes" }
 
-// refusalText is a refusal as a sentence: what would not go where, and what there
-// was instead.
+// refusalText is a refusal as a sentence: what the compiler says of it, by how much
+// it failed, and what was in the way.
 func refusalText(r *protocol.Refusal) string {
-	var s strings.Builder
-	s.WriteString(r.Constraint)
-	if r.Tile >= 0 {
-		fmt.Fprintf(&s, " on tile %d", r.Tile)
+	text := r.Message
+	if text == "" {
+		text = fmt.Sprintf("%s on tile %d", r.Constraint, r.Tile)
 	}
-	if r.Needed > 0 {
-		what := r.Allocation
-		if what == "" {
-			what = "something"
-		}
-		fmt.Fprintf(&s, ": %s needs %s, %s are free, the largest hole has %s", what, size(r.Needed), size(r.Free), size(r.LargestHole))
-		switch {
-		case r.Constraint == protocol.Budget:
-			s.WriteString(": the search ended at its effort bound, so more effort may find a place")
-		case r.Needed > r.Free:
-			fmt.Fprintf(&s, ": %s too much, however it is arranged", size(r.Needed-r.Free))
-		case r.Needed > r.LargestHole:
-			s.WriteString(": it would fit, but not in one piece")
-		}
+	// For capacity, needed is what is live at once; otherwise it is one buffer.
+	switch {
+	case r.Constraint == protocol.Budget:
+		text += "; the search ended at its effort bound, so there may be an arrangement"
+	case r.Free > 0 && r.Needed > r.Free:
+		text += fmt.Sprintf("; %s too much, however they are arranged", size(r.Needed-r.Free))
+	case r.Needed > r.LargestHole && r.LargestHole > 0:
+		text += fmt.Sprintf("; %s short of a hole in one piece, though %s are free", size(r.Needed-r.LargestHole), size(r.Free))
 	}
 	if len(r.Live) > 0 {
-		var live []string
-		for _, l := range r.Live[:min(3, len(r.Live))] {
-			live = append(live, fmt.Sprintf("%s (%s)", l.Name, size(l.Bytes)))
+		live := slices.SortedStableFunc(slices.Values(r.Live), func(a, b protocol.Live) int { return cmp.Compare(b.Bytes, a.Bytes) })
+		var names []string
+		for _, l := range live[:min(3, len(live))] {
+			names = append(names, fmt.Sprintf("%s with %s", l.Name, size(l.Bytes)))
 		}
-		fmt.Fprintf(&s, "; largest there: %s", strings.Join(live, ", "))
+		text += "; live then: " + strings.Join(names, ", ")
 	}
-	if r.Message != "" {
-		fmt.Fprintf(&s, "; %s", r.Message)
-	}
-	return s.String()
+	return text
 }
 
 // otherwise says what would have made another finalist win.

@@ -155,7 +155,7 @@ func TestWhyTask(t *testing.T) {
 func TestWhyFinalists(t *testing.T) {
 	refusal := func(constraint string, needed, free, hole int64) *protocol.Refusal {
 		return &protocol.Refusal{Constraint: constraint, Tile: 7, Step: 2, Needed: needed, Free: free, LargestHole: hole, Allocation: "qkv.weight",
-			Message: "no place", Live: []protocol.Live{{Name: "x", Bytes: 1000}}}
+			Message: constraint + " on tile 7: no place", Live: []protocol.Live{{Name: "x", Bytes: 1000}, {Name: "y", Bytes: 2000}}}
 	}
 	feasible := func(rank int, cycles uint64) protocol.FinalistReport {
 		return protocol.FinalistReport{Rank: rank, Family: "rows", Verdict: "feasible", ExactCycles: cycles}
@@ -171,10 +171,9 @@ func TestWhyFinalists(t *testing.T) {
 		want      []string
 	}{
 		{"capacity", protocol.FirstFeasible, 1, []protocol.FinalistReport{infeasible(0, refusal(protocol.Capacity, 700_000, 600_000, 500_000)), feasible(1, 10), {Rank: 2, Verdict: "cancelled"}}, []string{
-			"finalist 0 (rows), infeasible, estimated 0 modelled cycles: capacity on tile 7: qkv.weight needs 700,000 bytes, 600,000 bytes are free, the largest hole has 500,000 bytes: 100,000 bytes too much",
-			"largest there: x (1,000 bytes)", "finalist 1 (rows), feasible, exact 10 modelled cycles: won", "could not win any more", "finalist 0 (rows) would have won if it were feasible"}},
-		{"fragmentation", protocol.FirstFeasible, 1, []protocol.FinalistReport{infeasible(0, refusal(protocol.Fragmentation, 4096, 9000, 2048)), feasible(1, 10)}, []string{"it would fit, but not in one piece"}},
-		{"budget", protocol.FirstFeasible, 1, []protocol.FinalistReport{infeasible(0, refusal(protocol.Budget, 4096, 9000, 2048)), feasible(1, 10)}, []string{"more effort may find a place"}},
+			"finalist 0 (rows), infeasible, estimated 0 modelled cycles: capacity on tile 7: no place; 100,000 bytes too much, however they are arranged; live then: y with 2,000 bytes, x with 1,000 bytes\n", "finalist 1 (rows), feasible, exact 10 modelled cycles: won", "could not win any more", "finalist 0 (rows) would have won if it were feasible"}},
+		{"fragmentation", protocol.FirstFeasible, 1, []protocol.FinalistReport{infeasible(0, refusal(protocol.Fragmentation, 4096, 9000, 2048)), feasible(1, 10)}, []string{"2,048 bytes short of a hole in one piece, though 9,000 bytes are free"}},
+		{"budget", protocol.FirstFeasible, 1, []protocol.FinalistReport{infeasible(0, refusal(protocol.Budget, 4096, 9000, 2048)), feasible(1, 10)}, []string{"there may be an arrangement"}},
 		{"first", protocol.FirstFeasible, 0, []protocol.FinalistReport{feasible(0, 10)}, []string{"the winner has the lowest rank"}},
 		{"next has a higher rank", protocol.BestExact, 0, []protocol.FinalistReport{feasible(0, 10), feasible(1, 12)}, []string{"finalist 1 (rows) is next with 12 modelled cycles: it would have won with 3 fewer", "feasible, but policy best-exact chose finalist 0"}},
 		{"next has a lower rank", protocol.BestExact, 1, []protocol.FinalistReport{feasible(0, 12), feasible(1, 10)}, []string{"it would have won with 2 fewer"}},
