@@ -5,7 +5,6 @@ import (
 	"context"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +24,8 @@ func TestBadInput(t *testing.T) {
 	closed := l.Addr().String() // nobody listens there any more
 	l.Close()
 	t.Chdir(t.TempDir())
+	scratch := t.TempDir()
+	t.Setenv("TMPDIR", scratch)
 	for name, text := range map[string]string{
 		"unknown.json": `{"nats":{"url":"x"}}`, "type.json": `{"slots":"four"}`, "twice.json": `{"name":"a","name":"b"}`, "text.json": "NATS", "timer.json": `{"timers":{"renew":"often"}}`,
 		"nats.json": `{"nats":{"urls":["nats://` + closed + `"]}}`,
@@ -74,6 +75,7 @@ func TestBadInput(t *testing.T) {
 		{"coordinator --state text.json " + good, "(config key state): "},
 		{"worker --slots 5000 " + good, "--slots 5000 (config key slots): 1 to 1024"},
 		{"worker --slots many " + good, `--slots "many": a whole number is accepted`},
+		{"worker " + good, "--nats (config key nats.urls): "},
 		{"worker --name Me " + good, "--name (config key name): name \"Me\""},
 		{"worker --nats nats://x", "--s3 (config key s3.endpoint): missing"},
 		{"runner --state s " + good, "--device (config key device.name): missing"},
@@ -106,8 +108,8 @@ func TestBadInput(t *testing.T) {
 		})
 	}
 	// What was refused left no temporary folder of a process behind.
-	if left, _ := filepath.Glob("ipufarm-*"); len(left) > 0 {
-		t.Errorf("left: %v", left)
+	if left, err := os.ReadDir(scratch); err != nil || len(left) > 0 {
+		t.Errorf("left in the folder for temporary files: %v %v", left, err)
 	}
 }
 
