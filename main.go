@@ -32,6 +32,7 @@ func main() { os.Exit(run(os.Args[1:])) }
 func run(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second interrupt ends the process at once
 	root := &cobra.Command{
 		Use:           "ipufarm",
 		Short:         "a compiler and compile farm for the Graphcore IPU21",

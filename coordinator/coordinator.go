@@ -451,6 +451,7 @@ func (c *coordinator) lookAt(ctx context.Context, t *Task, fresh bool) error {
 		if fresh && r.Result.Verdict == protocol.Failed {
 			return c.reopen(ctx, t, r, rev, "wanted again after a failure")
 		}
+		r.Result.Cached = r.Result.Cached || fresh // done for an earlier job
 		return c.take(ctx, t, r, rev)
 	case protocol.Undecided:
 		if !fresh {
