@@ -223,6 +223,9 @@ func TestRandomRecipesOnTheDevice(t *testing.T) {
 		}
 		f := plan.Finalist{Family: fmt.Sprint("seed ", seed), Recipe: r, Cost: sketch.Cost}
 		res, k, p, report := s.run(t, &f)
+		if k.Exact.Cycles < sketch.Cost.Bound {
+			t.Errorf("seed %d: %d cycles are below the bound %d: pruning by it could lose the winner", seed, k.Exact.Cycles, sketch.Cost.Bound)
+		}
 		if report.MaxAbs > limits[i] || report.NonFinite > 0 {
 			t.Errorf("seed %d: %v, want at most %v\n%+v", seed, report, limits[i], r)
 		}

@@ -10,6 +10,7 @@ import (
 type Cost struct {
 	Cycles      int64 // critical path
 	Compute     int64 // on the tile that ends last
+	Bound       int64 // no schedule of the recipe ends sooner, see cost
 	Exchange    int64
 	Phases      int
 	Transfers   int64
@@ -87,6 +88,7 @@ func (b *builder) cost() *Cost {
 	clock := make([]int64, tiles)
 	compute := make([]int64, tiles)
 	table := make([]int32, tiles)
+	barriers := make([]int64, tiles) // of the phases in which a tile has a row
 	for slot := int32(0); slot < b.p.Slots; slot += 2 {
 		if int(slot/2) < len(b.work) {
 			for t, w := range b.work[slot/2] {
@@ -110,6 +112,7 @@ func (b *builder) cost() *Cost {
 			clock[t] = arrival
 			if l.send[t]+l.receive[t] > 0 {
 				clock[t] = end
+				barriers[t] += barrierCycles
 				table[t] += 8 + l.control[t]*11/2
 			}
 		}
@@ -120,6 +123,10 @@ func (b *builder) cost() *Cost {
 			last = t
 		}
 		c.TableBytes = max(c.TableBytes, table[t])
+		// A tile's own kernels and the barriers around its own rows follow each other,
+		// whatever the schedules are. Tiles without a row compute meanwhile, so the
+		// phases of others must not be added.
+		c.Bound = max(c.Bound, compute[t]+barriers[t])
 	}
 	c.Cycles, c.Compute = clock[last], compute[last]
 	c.Exchange = c.Cycles - c.Compute

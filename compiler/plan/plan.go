@@ -28,7 +28,7 @@ type Finalist struct {
 	// Cost is the planner's estimate, in modelled cycles and bytes.
 	Cost lower.Cost `json:"cost"`
 	// LowerBound is a bound on the modelled cycles that no schedule of the recipe
-	// can beat: compute and barriers of the critical tile without any exchange event.
+	// can beat; the farm prunes by it.
 	LowerBound int64 `json:"lower_bound_cycles"`
 }
 
@@ -155,8 +155,7 @@ func shortlist(all []*entry, n int) []Finalist {
 	sort.Slice(list, func(i, j int) bool { return better(list[i], list[j]) })
 	out := make([]Finalist, len(list))
 	for i, e := range list {
-		out[i] = Finalist{Rank: i, Family: e.family, Recipe: e.recipe, Cost: *e.cost,
-			LowerBound: e.cost.Compute + int64(e.cost.Phases)*240}
+		out[i] = Finalist{Rank: i, Family: e.family, Recipe: e.recipe, Cost: *e.cost, LowerBound: e.cost.Bound}
 	}
 	return out
 }
